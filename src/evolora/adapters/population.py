@@ -1,0 +1,143 @@
+"""A population: N adapters of one structure, handed to the engine block by block."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evolora.adapters.adapter import Adapter, Factors, ModuleSpec
+from evolora.errors import AdapterError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """One module's factors for a block of n members, in g groups of ``n / g`` members that share factors.
+
+    Member i of the block computes ``coefficient[i] * b[i // m] @ a[i // m] @ x`` with ``m = n // g``:
+    the two members of an antithetic pair share one set of factors with coefficients +1 and -1.
+
+    Attributes:
+        a: ``[g, r, d_in]``, float32.
+        b: ``[g, d_out, r]``, float32, every scale folded in.
+        coefficient: ``[n]`` or None (all ones, g = n).
+        magnitude: ``[n, d_out]`` or None; DoRA's m, a row of NaN for a member that is plain LoRA here.
+        kind: ``linear`` or ``embedding``.
+    """
+
+    a: Tensor
+    b: Tensor
+    coefficient: Tensor | None = None
+    magnitude: Tensor | None = None
+    kind: str = "linear"
+
+    @property
+    def rank(self) -> int:
+        """The rank of every group (smaller ones are padded with zeros)."""
+        return self.a.shape[1]
+
+
+class Population(ABC):
+    """N members over one set of modules. Blocks are made when asked for, so N costs no memory by itself.
+
+    Attributes:
+        specs: shapes of the adapted modules; a member without a module has a zero delta there.
+        ranks: the (padded) rank of each module, for the ledger and the chunking.
+        ids: one name a member.
+        parents: for each member the ids that it came from.
+        shared: dense float32 ``[d_out, d_in]`` deltas common to every member (the mean of a search on W).
+        group: blocks must start and end on multiples of this (2 for antithetic pairs).
+    """
+
+    specs: Mapping[str, ModuleSpec]
+    ranks: Mapping[str, int]
+    ids: Sequence[str]
+    parents: Sequence[tuple[str, ...]] = ()
+    shared: Mapping[str, Tensor] = {}  # noqa: RUF012 (an immutable default)
+    group: int = 1
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @abstractmethod
+    def block(self, members: Sequence[int]) -> dict[str, Stack]:
+        """The stacked factors of the given members (indices into ``ids``, any order)."""
+
+    def select(self, members: Sequence[int]) -> Population:
+        """A population of these members only; they compute what they compute here."""
+        return _Selection(self, tuple(members))
+
+
+class _Selection(Population):
+    """Some members of another population."""
+
+    def __init__(self, whole: Population, members: tuple[int, ...]) -> None:
+        self._whole, self._members = whole, members
+        self.specs, self.ranks, self.shared = whole.specs, whole.ranks, whole.shared
+        self.ids = tuple(whole.ids[i] for i in members)
+        self.parents = tuple(whole.parents[i] for i in members) if whole.parents else ()
+
+    def block(self, members: Sequence[int]) -> dict[str, Stack]:
+        return self._whole.block([self._members[i] for i in members])
+
+
+class Stacked(Population):
+    """A population made of adapters that exist: different ranks and module sets are padded with zeros.
+
+    Args:
+        adapters: at least one; on modules they share, their shapes must agree.
+        ids: one name each; by default the adapters' own names.
+
+    Raises:
+        AdapterError: no adapters, or shapes that disagree on a module.
+    """
+
+    def __init__(self, adapters: Sequence[Adapter], ids: Sequence[str] | None = None) -> None:
+        if not adapters:
+            raise AdapterError("a population needs at least one adapter")
+        specs: dict[str, ModuleSpec] = {}
+        ranks: dict[str, int] = {}
+        for adapter in adapters:
+            for name, factors in adapter.modules.items():
+                if specs.setdefault(name, factors.spec) != factors.spec:
+                    raise AdapterError(
+                        f"{adapter.name} has {factors.spec} where another adapter has {specs[name]}",
+                        where=name,
+                        mend="they belong to different bases",
+                    )
+                ranks[name] = max(ranks.get(name, 0), factors.rank)
+        self.adapters = tuple(adapters)
+        self.specs, self.ranks = specs, ranks
+        self.ids = tuple(ids) if ids is not None else tuple(a.name for a in adapters)
+
+    def block(self, members: Sequence[int]) -> dict[str, Stack]:
+        return {name: self._stack(name, [self.adapters[i].modules.get(name) for i in members]) for name in self.specs}
+
+    def _stack(self, name: str, factors: Sequence[Factors | None]) -> Stack:
+        import torch
+
+        spec, rank = self.specs[name], self.ranks[name]
+        a = torch.zeros(len(factors), rank, spec.d_in)
+        b = torch.zeros(len(factors), spec.d_out, rank)
+        magnitude = None
+        for i, f in enumerate(factors):
+            if f is None:
+                continue
+            a[i, : f.rank] = f.a
+            torch.mul(f.b, f.scale, out=b[i, :, : f.rank])
+            if f.magnitude is not None:
+                if magnitude is None:
+                    magnitude = torch.full((len(factors), spec.d_out), float("nan"))
+                magnitude[i] = f.magnitude
+        return Stack(a, b, None, magnitude, spec.kind)
+
+
+def as_population(members: Population | Adapter | Sequence[Adapter]) -> Population:
+    """Wraps an adapter or a list of adapters; a population comes back as it is."""
+    if isinstance(members, Population):
+        return members
+    return Stacked([members] if isinstance(members, Adapter) else list(members))
