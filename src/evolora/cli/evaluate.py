@@ -1,0 +1,122 @@
+"""`evolora evaluate`: the base and adapters on one task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evolora.cli.options import Device, Dtype, Json, MaxTokens, Model, Quiet, Seed, Threads, Trust
+from evolora.cli.output import clean_stdout, emit, interval, percent, table
+from evolora.cli.progress import make_progress
+from evolora.cli.quiet import quiet_libraries
+from evolora.cli.story import points, verdict
+from evolora.errors import ConfigError
+
+if TYPE_CHECKING:
+    from evolora.problems import Evaluation
+
+_SPLITS = ("train", "validation", "test")
+
+
+def command(
+    adapters: Annotated[
+        list[Path] | None, typer.Argument(help="Adapter folders.", show_default=False)
+    ] = None,
+    task: Annotated[
+        str, typer.Option("--task", help="A built-in task or a JSONL file.", show_default=False)
+    ] = ...,  # type: ignore[assignment]
+    model: Model = "smollm2-135m",
+    reward: Annotated[str | None, typer.Option("--reward", help="The task's own if not given.")] = None,
+    split: Annotated[str, typer.Option("--split", help="train, validation or test.")] = "test",
+    seed: Seed = 0,
+    dtype: Dtype = "float32",
+    device: Device = "auto",
+    threads: Threads = None,
+    max_tokens: MaxTokens = None,
+    trust_remote_code: Trust = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure the base and adapters on a task, per family, with 95 % intervals.
+
+    Example: [bold]evolora evaluate --task demo runs/demo/adapter[/bold]
+    """
+    if split not in _SPLITS:
+        raise ConfigError(f"{split!r} is no split", where="--split", mend=f"choose {', '.join(_SPLITS)}")
+    quiet_libraries()
+    progress = make_progress(quiet=quiet)
+    with clean_stdout():
+        import torch
+
+        from evolora.adapters import Adapter
+        from evolora.engine import Engine, load_base
+        from evolora.problems import difference, evaluate, load_reward
+        from evolora.tasks import load_task
+
+        loaded = load_task(task, seed=seed)
+        scoring = load_reward(reward or loaded.reward)
+        members = [Adapter.load(path) for path in adapters or ()]
+        if threads is not None:
+            torch.set_num_threads(threads)
+        progress.note(f"loading {model}")
+        base = load_base(model, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+        for member in members:
+            base.check(member)
+        engine = Engine(base, max_tokens=max_tokens)
+        examples = loaded.split(split)
+        progress.note(f"{len(examples)} {split} prompts, {len(members) + 1} models")
+        results = evaluate(engine, None, examples, scoring, loaded.max_new_tokens)
+        if members:
+            results += evaluate(engine, members, examples, scoring, loaded.max_new_tokens)
+        names = ["base", *(str(path) for path in adapters or ())]
+        rows = [summary(name, result) for name, result in zip(names, results, strict=True)]
+        for row, result in zip(rows[1:], results[1:], strict=True):
+            row["difference"] = difference(results[0], result)
+    if json:
+        ledger = engine.ledger.snapshot()
+        emit(
+            {
+                "model": model,
+                "task": loaded.name,
+                "reward": scoring.name,
+                "split": split,
+                "seed": seed,
+                "models": rows,
+                "ledger": ledger,
+            }
+        )
+        return
+    _show(f"{loaded.name}, {split}, {scoring.name} rewards", rows)
+
+
+def summary(name: str, result: Evaluation) -> dict[str, Any]:
+    """One model's accuracies in plain values."""
+    families = {
+        family: {"accuracy": accuracy, "ci": list(ci), "n": n}
+        for family, (accuracy, ci, n) in result.families.items()
+    }
+    return {
+        "name": name,
+        "accuracy": result.accuracy,
+        "ci": list(result.ci),
+        "n": len(result.correct),
+        "families": families,
+    }
+
+
+def _show(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    cells = []
+    for row in rows:
+        gain = row.get("difference")
+        text = f"{points(gain['value'])} {interval(gain['ci'])} {verdict(gain['ci'])}" if gain else ""
+        cells.append((row["name"], "all", row["n"], percent(row["accuracy"]), interval(row["ci"]), text))
+        if len(row["families"]) > 1:
+            for family, part in row["families"].items():
+                cells.append(("", family, part["n"], percent(part["accuracy"]), interval(part["ci"]), ""))
+    numbers = ("n", "accuracy", "95 %")
+    table(
+        title, ("model", "family", "n", "accuracy", "95 %", "against the base (paired)"), cells, right=numbers
+    )

@@ -1,0 +1,135 @@
+"""The progress of long work on stderr: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from evolora.progress import Progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+def make_progress(*, quiet: bool = False) -> Progress:
+    """The progress that suits stderr: none when ``quiet``, a bar on a terminal, lines otherwise."""
+    if quiet:
+        return Progress()
+    return LiveBar() if sys.stderr.isatty() else Lines()
+
+
+class LiveBar(Progress):
+    """A rich bar: step, rate, time left, reward now and best, what is spent of the budget."""
+
+    def __init__(self) -> None:
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+        self._budget, self._total, self._began = "", 0.0, 0.0
+
+    def start(self, total: float, budget: str) -> None:
+        """Draws an empty bar."""
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        from evolora.cli.output import console
+
+        self.finish()
+        self._budget, self._total, self._began = budget, total, time.monotonic()
+        self._bar = Bar(
+            TextColumn("step {task.fields[step]}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[line]}"),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console(sys.stderr),
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=total if total > 0 else None, step=0, line="")
+        self._bar.start()
+
+    def update(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Moves the bar."""
+        if self._bar is None or self._task is None:
+            return
+        spent = metrics.get("spent", float(step))
+        line = describe(step, metrics, spent, self._total, self._budget, time.monotonic() - self._began)
+        self._bar.update(self._task, completed=spent, step=step, line=line)
+
+    def note(self, text: str) -> None:
+        """Prints the line above the bar."""
+        from evolora.cli.output import console
+
+        (self._bar.console if self._bar is not None else console(sys.stderr)).print(text)
+
+    def finish(self) -> None:
+        """Takes the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+class Lines(Progress):
+    """A line on stderr every few seconds, for log files and pipes."""
+
+    def __init__(self) -> None:
+        self._budget, self._total, self._began = "", 0.0, 0.0
+        self._last = -_SECONDS_BETWEEN_LINES
+        self._pending: str | None = None
+
+    def start(self, total: float, budget: str) -> None:
+        """Starts the clock."""
+        self.finish()
+        self._budget, self._total, self._began = budget, total, time.monotonic()
+
+    def update(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Prints the step's line if the last one is some seconds old."""
+        now = time.monotonic()
+        spent = metrics.get("spent", float(step))
+        self._pending = f"step {step}: " + describe(
+            step, metrics, spent, self._total, self._budget, now - self._began
+        )
+        if now - self._last >= _SECONDS_BETWEEN_LINES:
+            self._last = now
+            self.finish()
+
+    def note(self, text: str) -> None:
+        """Prints the line."""
+        print(text, file=sys.stderr, flush=True)
+
+    def finish(self) -> None:
+        """Prints the last step's line if it has not been."""
+        if self._pending is not None:
+            print(self._pending, file=sys.stderr, flush=True)
+            self._pending = None
+
+
+def describe(
+    step: int, metrics: Mapping[str, float], spent: float, total: float, budget: str, elapsed: float
+) -> str:
+    """One line on a step: rewards, rate, what is spent of the budget.
+
+    Args:
+        step: steps done.
+        metrics: the step's journal line.
+        spent: of the budget, in its unit.
+        total: of the budget; not positive if unknown.
+        budget: its name.
+        elapsed: seconds since the start.
+    """
+    parts = []
+    for name, label in (("reward_mean", "reward"), ("reward_best", "best")):
+        if name in metrics:
+            parts.append(f"{label} {metrics[name]:.3f}")
+    if elapsed > 0 and step > 0:
+        parts.append(f"{step / elapsed:.2f} steps/s" if step >= elapsed else f"{elapsed / step:.1f} s/step")
+    parts.append(f"{_short(spent)} of {_short(total)} {budget}" if total > 0 else f"{_short(spent)} {budget}")
+    return ", ".join(parts)
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) < 1e6 else f"{number:.3g}"

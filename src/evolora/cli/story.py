@@ -1,0 +1,80 @@
+"""Tells a person what an adaptation did: accuracies, the difference, samples, where things are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from evolora.cli.output import console, interval, percent
+
+if TYPE_CHECKING:
+    from evolora.config import AdaptConfig
+
+_SAMPLES = 3
+_WIDTH_OF_A_SAMPLE = 60
+
+
+def tell(result: Mapping[str, Any], config: AdaptConfig) -> None:
+    """Prints the result of an adaptation.
+
+    Args:
+        result: what ``result.json`` holds.
+        config: what was asked for.
+    """
+    say = console().print
+    base, adapted, difference = result["base"], result["adapted"], result["difference"]
+    say(
+        f"\n{result['task']} from {result['reward']} rewards, {result['steps']} steps of {result['method']}",
+        style="bold",
+    )
+    if result.get("stopped"):
+        say(f"stopped by: {result['stopped']}")
+    gain, spread = points(difference["value"]), interval(difference["ci"])
+    say(f"  base     {percent(base['accuracy']):>8}  {interval(base['ci'])}")
+    say(f"  adapted  {percent(adapted['accuracy']):>8}  {interval(adapted['ci'])}")
+    say(f"  gain     {gain:>8}  {spread}  {verdict(difference['ci'])}")
+    say(f"on {base['n']} test prompts that the search never saw; [95 % intervals], the gain's is paired\n")
+    samples = pick(result.get("samples", ()))
+    if samples:
+        say("Answers before and after", style="bold")
+        for sample in samples:
+            say(f"  {short(sample['prompt'])}")
+            say(f"    base     {mark(sample['base_correct'])} {short(sample['base'])}")
+            say(f"    adapted  {mark(sample['adapted_correct'])} {short(sample['adapted'])}")
+        say("")
+    say(f"adapter  {result['adapter']}   (a PEFT folder)")
+    if result.get("report"):
+        say(f"report   {result['report']}   (open it in a browser)")
+    say(f"next     evolora inspect {result['adapter']}")
+    say(f"         evolora evaluate --model {config.model} --task {config.task} {result['adapter']}\n")
+
+
+def points(value: float) -> str:
+    """A difference of fractions in percentage points, with its sign."""
+    return f"{100 * value:+.1f}"
+
+
+def verdict(ci: tuple[float, float]) -> str:
+    """What a 95 % interval of a gain says."""
+    if ci[0] > 0:
+        return "better"
+    return "worse" if ci[1] < 0 else "no clear difference"
+
+
+def pick(samples: Any) -> list[Mapping[str, Any]]:
+    """A few samples, fairly: those that changed come first, gains and losses in turn."""
+    gained = [s for s in samples if s["adapted_correct"] and not s["base_correct"]]
+    lost = [s for s in samples if s["base_correct"] and not s["adapted_correct"]]
+    same = [s for s in samples if bool(s["base_correct"]) == bool(s["adapted_correct"])]
+    return [*gained[: _SAMPLES - 1], *lost[:1], *same, *gained[_SAMPLES - 1 :]][:_SAMPLES]
+
+
+def mark(correct: Any) -> str:
+    """Right or wrong, in one character."""
+    return "✓" if correct else "✗"
+
+
+def short(text: Any) -> str:
+    """The text on one line, cut to a width."""
+    line = str(text).replace("\n", " ⏎ ").strip()
+    return line if len(line) <= _WIDTH_OF_A_SAMPLE else line[: _WIDTH_OF_A_SAMPLE - 1] + "…"

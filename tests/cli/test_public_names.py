@@ -1,0 +1,14 @@
+import pytest
+
+import evolora
+
+
+@pytest.mark.parametrize("name", evolora.__all__)
+def test_every_public_name_resolves_and_is_listed(name):
+    assert getattr(evolora, name) is not None
+    assert name in dir(evolora)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'Adaptre'"):
+        _ = evolora.Adaptre
