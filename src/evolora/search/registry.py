@@ -1,0 +1,32 @@
+"""All methods by name. The command, the docs table and the law suite read them from here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from evolora.search.method import GradientMethod, Method
+from evolora.search.options import unknown
+
+_HOMES = {
+    "eggroll": ("evolora.search.eggroll", "Eggroll"),
+    "adamw": ("evolora.search.adamw", "AdamW"),
+}
+
+
+def methods() -> dict[str, type[Method] | type[GradientMethod]]:
+    """Name to class; each has ``name``, ``summary``, ``source`` and ``table()`` of its options."""
+    return {name: getattr(import_module(home), attribute) for name, (home, attribute) in _HOMES.items()}
+
+
+def make_method(name: str, **options: Any) -> Method | GradientMethod:
+    """A method by its name, with the given options and the defaults for the rest.
+
+    Raises:
+        ConfigError: an unknown method or option (the nearest known one is suggested), or a value out of
+            range.
+    """
+    if name not in _HOMES:
+        raise unknown("method", name, _HOMES)
+    home, attribute = _HOMES[name]
+    return getattr(import_module(home), attribute)(**options)

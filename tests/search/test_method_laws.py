@@ -1,0 +1,376 @@
+import numpy as np
+import pytest
+import torch
+from dense_evaluation import (
+    QuadraticEngine,
+    dense_members,
+    distance,
+    matrices,
+    quadratic_rewards,
+    random_target,
+)
+
+from evolora.adapters import Adapter, Factors
+from evolora.errors import AdapterError, ProtocolError
+from evolora.search import GradientMethod, Method, from_checkpoint, make_method, methods, to_checkpoint
+
+TEMPLATE = matrices((6, 10), (8, 5), (6, 10))
+EXAMPLES = [("1", " a"), ("2", " b"), ("3", " c")]
+
+# every registered method must stand here with the settings under which it solves the two targets below
+SOLVERS = [
+    ("eggroll", {"sigma": 0.02, "lr": 0.4, "population": 16}),
+    ("eggroll", {"sigma": 0.02, "lr": 0.4, "rank": 4, "shaping": "centred", "decay_sigma": True}),
+    ("eggroll", {"sigma": 0.02, "lr": 0.4, "shaping": "ranks"}),
+    ("eggroll", {"sigma": 0.02, "lr": 0.4, "shaping": "zscore", "antithetic": False, "population": 15}),
+    ("eggroll", {"sigma": 0.02, "lr": 0.7, "optimiser": "adam"}),
+    ("eggroll", {"sigma": 0.02, "lr": 0.1, "optimiser": "momentum", "weight_decay": 1e-3}),
+    ("eggroll", {"sigma": 0.05, "lr": 0.8, "space": "factors", "export_rank": 10}),
+    ("eggroll", {"sigma": 0.05, "lr": 0.8, "space": "factors", "factors": "ab", "export_rank": 4, "rank": 2}),
+    ("adamw", {"lr": 0.02, "rank": 4}),
+    ("adamw", {"lr": 0.02, "rank": 4, "micro_batch": 1, "weight_decay": 1e-3}),
+]
+IDS = [f"{name}-{'-'.join(str(v) for v in options.values())}" for name, options in SOLVERS]
+REWARD_ONLY = [(name, options) for name, options in SOLVERS if issubclass(methods()[name], Method)]
+REWARD_IDS = [
+    label for label, (name, _) in zip(IDS, SOLVERS, strict=True) if issubclass(methods()[name], Method)
+]
+
+every_method = pytest.mark.parametrize(("name", "options"), SOLVERS, ids=IDS)
+every_search = pytest.mark.parametrize(("name", "options"), REWARD_ONLY, ids=REWARD_IDS)
+
+
+def advance(method, state, target, progress):
+    if isinstance(method, GradientMethod):
+        return method.step(state, QuadraticEngine(target), EXAMPLES, progress)
+    return method.tell(state, quadratic_rewards(method.ask(state), target), progress)
+
+
+def run(method, target, steps, seed=0, state=None, total=None):
+    state = method.init(TEMPLATE, seed) if state is None else state
+    for step in range(state.step, steps):
+        state, _ = advance(method, state, target, (step + 1) / (total or steps))
+    return state
+
+
+def same(one, two):
+    first, second = to_checkpoint(one), to_checkpoint(two)
+    return (
+        first[1] == second[1]
+        and first[0].keys() == second[0].keys()
+        and all(torch.equal(value, second[0][key]) for key, value in first[0].items())
+    )
+
+
+def changed(method, before, after):
+    old, new = dense_members(method.mean(before)), dense_members(method.mean(after))
+    return any(not torch.equal(old[name], new[name]) for name in old)
+
+
+def random_rewards(method, state, prompts=5, seed=0):
+    return torch.randn(method.members(state), prompts, generator=torch.Generator().manual_seed(seed))
+
+
+def test_every_registered_method_stands_in_the_law_suite():
+    assert {name for name, _ in SOLVERS} == set(methods())
+
+
+@every_method
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(name, options):
+    method, target = make_method(name, **options), random_target(TEMPLATE, 1, 0.05)
+    assert same(run(method, target, 3), run(method, target, 3))
+    assert not same(run(method, target, 3), run(method, target, 3, seed=1))
+
+
+@every_method
+def test_a_checkpoint_at_any_step_continues_bit_for_bit(name, options):
+    method, target = make_method(name, **options), random_target(TEMPLATE, 1, 0.05)
+    whole = run(method, target, 6)
+    for stop in range(6):
+        state = from_checkpoint(TEMPLATE, *to_checkpoint(run(method, target, stop, total=6)))
+        assert same(run(method, target, 6, state=state), whole)
+
+
+@every_search
+def test_a_checkpoint_between_ask_and_tell_continues_bit_for_bit(name, options):
+    method, target = make_method(name, **options), random_target(TEMPLATE, 1, 0.05)
+    state = run(method, target, 2, total=3)
+    rewards = quadratic_rewards(method.ask(state), target)
+    resumed = from_checkpoint(TEMPLATE, *to_checkpoint(state))
+    assert resumed.asked
+    assert same(method.tell(resumed, rewards, 1.0)[0], method.tell(state, rewards, 1.0)[0])
+
+
+@every_method
+@pytest.mark.parametrize("rank", [1, 3], ids=["rank-1 target", "rank-3 target"])
+def test_it_improves_a_matrix_target(name, options, rank):
+    method, target = make_method(name, **options), random_target(TEMPLATE, rank, 0.1)
+    start = distance(method.mean(method.init(TEMPLATE, 0)), target)
+    assert distance(method.mean(run(method, target, 150)), target) < 0.25 * start
+
+
+@every_method
+def test_the_adapter_is_the_mean_where_its_rank_suffices(name, options):
+    method = make_method(name, **options)
+    state = run(method, random_target(TEMPLATE, 1, 0.05), 4)
+    adapter, mean = method.adapter(state, rank=10), dense_members(method.mean(state))
+    for module, factors in adapter.modules.items():
+        assert factors.spec == TEMPLATE[module]
+        torch.testing.assert_close(factors.delta(), mean[module][0], atol=1e-6, rtol=1e-5)
+
+
+@every_method
+def test_an_adapter_at_a_lower_rank_states_its_error(name, options):
+    method = make_method(name, **options)
+    state = run(method, random_target(TEMPLATE, 3, 0.1), 8)
+    adapter, mean = method.adapter(state, rank=1), dense_members(method.mean(state))
+    lost = sum(
+        (factors.delta() - mean[module][0]).square().sum() for module, factors in adapter.modules.items()
+    )
+    whole = sum(delta.square().sum() for delta in mean.values())
+    assert adapter.rank == 1
+    assert adapter.provenance["truncation_error"] == pytest.approx((lost / whole).sqrt().item(), rel=1e-3)
+    assert adapter.provenance["truncation_error"] > 0
+
+
+@every_method
+def test_it_starts_at_the_base_or_at_a_given_adapter(name, options):
+    method, module = make_method(name, **options), next(iter(TEMPLATE))
+    given = Adapter({module: Factors(torch.randn(2, 10), torch.randn(6, 2), scale=0.5)})
+    assert all(not delta.any() for delta in dense_members(method.mean(method.init(TEMPLATE, 0))).values())
+    mean = dense_members(method.mean(method.init(TEMPLATE, 0, given)))
+    torch.testing.assert_close(mean[module][0], given.modules[module].delta())
+    assert all(not delta.any() for other, delta in mean.items() if other != module)
+
+
+@every_method
+@pytest.mark.parametrize(
+    "start",
+    [
+        Adapter({"elsewhere": Factors(torch.ones(1, 10), torch.ones(6, 1))}),
+        Adapter({"layer.0.proj": Factors(torch.ones(1, 9), torch.ones(6, 1))}),
+        Adapter({"layer.0.proj": Factors(torch.ones(1, 10), torch.ones(6, 1), magnitude=torch.ones(6))}),
+    ],
+    ids=["a module that is not searched", "another shape", "DoRA"],
+)
+def test_a_start_that_does_not_fit_is_refused(name, options, start):
+    with pytest.raises(AdapterError, match="start"):
+        make_method(name, **options).init(TEMPLATE, 0, start)
+
+
+@every_method
+def test_a_template_without_modules_is_refused(name, options):
+    with pytest.raises(ProtocolError, match="without modules"):
+        make_method(name, **options).init({}, 0)
+
+
+@every_method
+def test_a_step_leaves_the_state_before_it_as_it_was(name, options):
+    method, target = make_method(name, **options), random_target(TEMPLATE, 1, 0.05)
+    state = run(method, target, 2, total=4)
+    before = {key: value.clone() for key, value in state.tensors.items()}
+    advance(method, state, target, 0.75)
+    assert all(torch.equal(value, before[key]) for key, value in state.tensors.items())
+
+
+@every_method
+def test_a_progress_outside_the_budget_is_refused(name, options):
+    method, target = make_method(name, **options), random_target(TEMPLATE, 1, 0.05)
+    for progress in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ProtocolError, match="progress"):
+            advance(method, method.init(TEMPLATE, 0), target, progress)
+
+
+@every_search
+def test_constant_rewards_change_nothing_and_are_reported(name, options):
+    method = make_method(name, **options)
+    state = run(method, random_target(TEMPLATE, 1, 0.05), 2, total=9)
+    for level in (0.0, 1.0, 0.1, -1e6):
+        prompts = torch.rand(7, generator=torch.Generator().manual_seed(1))
+        method.ask(state)
+        after, metrics = method.tell(state, (level + prompts).expand(method.members(state), 7), 0.5)
+        assert metrics["no_spread"] == 1
+        assert metrics["update_norm"] == 0
+        assert not changed(method, state, after)
+        assert after.step == state.step + 1
+
+
+@every_search
+def test_a_member_without_values_counts_as_absent_not_as_zero(name, options):
+    method = make_method(name, **options)
+    state = method.init(TEMPLATE, 0)
+    rewards = random_rewards(method, state)
+    rewards[4:6] = 50.0
+    outcomes = []
+    for absent in (float("nan"), float("inf"), float("-inf")):
+        rewards[4:6] = absent
+        method.ask(state)
+        after, metrics = method.tell(state, rewards)
+        assert metrics["failed"] == 2
+        assert changed(method, state, after)
+        outcomes.append(after)
+    assert same(outcomes[0], outcomes[1])
+    assert same(outcomes[0], outcomes[2])
+    assert all(bool(value.isfinite().all()) for value in outcomes[0].tensors.values())
+    rewards[4:6] = 0.0
+    method.ask(state)
+    assert not same(method.tell(state, rewards)[0], outcomes[0])
+
+
+@every_search
+def test_single_missing_values_are_survived_and_counted(name, options):
+    method = make_method(name, **options)
+    state = method.init(TEMPLATE, 0)
+    rewards = random_rewards(method, state)
+    rewards[0, 1] = rewards[3, 4] = rewards[7, 0] = float("nan")
+    rewards[:, 2] = float("nan")
+    method.ask(state)
+    after, metrics = method.tell(state, rewards)
+    assert metrics["failed"] == 0
+    assert metrics["missing"] == 3 + method.members(state)
+    assert changed(method, state, after)
+    assert all(bool(value.isfinite().all()) for value in after.tensors.values())
+
+
+@every_search
+def test_rewards_that_are_all_missing_change_nothing(name, options):
+    method = make_method(name, **options)
+    state = run(method, random_target(TEMPLATE, 1, 0.05), 2, total=9)
+    method.ask(state)
+    after, metrics = method.tell(state, torch.full((method.members(state), 3), float("nan")))
+    assert not changed(method, state, after)
+    assert metrics["no_spread"] == 1
+    assert metrics["failed"] == method.members(state)
+    assert np.isnan(metrics["reward_mean"])
+
+
+@every_search
+def test_sigma_zero_gives_identical_members_and_no_step(name, options):
+    method = make_method(name, **options | {"sigma": 0.0})
+    state = method.init(TEMPLATE, 0, Adapter({"layer.0.proj": Factors(torch.ones(1, 10), torch.ones(6, 1))}))
+    for delta in dense_members(method.ask(state)).values():
+        assert all(torch.equal(delta[0], other) for other in delta)
+    after, _ = method.tell(state, random_rewards(method, state))
+    shrink = 1 - options["lr"] * options.get("weight_decay", 0.0)
+    old, new = dense_members(method.mean(state)), dense_members(method.mean(after))
+    for module, delta in old.items():
+        torch.testing.assert_close(new[module], delta * shrink, rtol=1e-6, atol=0)
+
+
+@every_search
+def test_calls_out_of_order_are_refused_by_name(name, options):
+    method = make_method(name, **options)
+    state = method.init(TEMPLATE, 0)
+    rewards = random_rewards(method, state)
+    with pytest.raises(ProtocolError, match="tell before ask"):
+        method.tell(state, rewards)
+    method.ask(state)
+    following, _ = method.tell(state, rewards)
+    with pytest.raises(ProtocolError, match="told already"):
+        method.tell(state, rewards)
+    with pytest.raises(ProtocolError, match="tell before ask"):
+        method.tell(following, rewards)
+
+
+@every_search
+def test_rewards_of_a_wrong_shape_are_refused_and_may_be_told_again(name, options):
+    method = make_method(name, **options)
+    state = method.init(TEMPLATE, 0)
+    members = method.members(state)
+    method.ask(state)
+    for shape in [
+        (members,),
+        (members - 1, 3),
+        (members + 2, 3),
+        (members, 0),
+        (3, members),
+        (members, 3, 1),
+    ]:
+        with pytest.raises(ProtocolError, match=f"members.*\\[{members}, P\\]"):
+            method.tell(state, torch.zeros(shape))
+    assert method.tell(state, random_rewards(method, state))[0].step == 1
+
+
+@every_search
+def test_a_state_of_other_options_is_refused_by_name(name, options):
+    other = matrices((3, 3)) if len(TEMPLATE) != 1 else TEMPLATE
+    state = make_method(name, **options).init(other, 0)
+    foreign = type(state)(TEMPLATE, 0, tensors=state.tensors, numbers=state.numbers)
+    with pytest.raises(ProtocolError, match="the state holds no tensor"):
+        dense_members(make_method(name, **options).ask(foreign))
+
+
+@every_search
+def test_a_block_of_all_members_equals_blocks_of_one_bit_for_bit(name, options):
+    method = make_method(name, **options)
+    population = method.ask(run(method, random_target(TEMPLATE, 1, 0.05), 2, total=5))
+    members = len(population)
+    whole = dense_members(population)
+    for order in ([[i] for i in range(members)], [[members - 1, 0, 3]], [[2, 3, 4, 5], [1, 2]]):
+        for some in order:
+            for module, delta in dense_members(population, some).items():
+                assert torch.equal(delta, whole[module][some])
+
+
+@every_search
+def test_selected_members_compute_what_they_compute_in_the_population(name, options):
+    method = make_method(name, **options)
+    population = method.ask(method.init(TEMPLATE, 0))
+    whole = dense_members(population)
+    for module, delta in dense_members(population.select([5, 2])).items():
+        assert torch.equal(delta, whole[module][[5, 2]])
+
+
+@every_search
+def test_blocks_keep_the_promised_shapes(name, options):
+    method = make_method(name, **options)
+    population = method.ask(method.init(TEMPLATE, 0))
+    assert len(population) == method.members(method.init(TEMPLATE, 0)) == len(set(population.ids))
+    assert len(population.parents) == len(population)
+    members = list(range(0, len(population) - len(population) % population.group))
+    for module, stack in population.block(members).items():
+        spec = TEMPLATE[module]
+        assert stack.a.shape[1:] == (population.ranks[module], spec.d_in)
+        assert stack.b.shape[1:] == (spec.d_out, population.ranks[module])
+        assert len(stack.a) == len(stack.b)
+        assert len(members) % len(stack.a) == 0
+        assert stack.a.dtype == stack.b.dtype == torch.float32
+        assert stack.coefficient is None or stack.coefficient.shape == (len(members),)
+        assert stack.kind == spec.kind
+
+
+@every_search
+def test_asking_twice_gives_the_same_population(name, options):
+    method = make_method(name, **options)
+    state = method.init(TEMPLATE, 0)
+    one, two = dense_members(method.ask(state)), dense_members(method.ask(state))
+    assert all(torch.equal(one[module], two[module]) for module in one)
+
+
+@every_search
+def test_a_shift_and_a_scale_of_the_rewards_change_no_step(name, options):
+    method = make_method(name, **options)
+    state = method.init(TEMPLATE, 0)
+    rewards = random_rewards(method, state)
+    outcomes = []
+    for told in (rewards, rewards * 8 + 4):
+        method.ask(state)
+        outcomes.append(dense_members(method.mean(method.tell(state, told)[0])))
+    for module in TEMPLATE:
+        torch.testing.assert_close(outcomes[0][module], outcomes[1][module], rtol=1e-4, atol=1e-6)
+
+
+@every_search
+def test_the_journal_gets_what_the_contract_names(name, options):
+    method = make_method(name, **options)
+    state = method.init(TEMPLATE, 0)
+    rewards = random_rewards(method, state)
+    method.ask(state)
+    _, metrics = method.tell(state, rewards)
+    means = rewards.mean(dim=1)
+    assert metrics["reward_mean"] == pytest.approx(means.mean().item(), abs=1e-6)
+    assert metrics["reward_best"] == pytest.approx(means.max().item(), abs=1e-6)
+    assert metrics["reward_std"] == pytest.approx(means.std(correction=0).item(), abs=1e-6)
+    assert metrics["update_norm"] > 0
+    assert metrics["delta_norm"] > 0
+    assert all(isinstance(value, float) for value in metrics.values())
