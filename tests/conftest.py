@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+VOCABULARY, HIDDEN = 97, 32
+
+
+def _config(name):
+    from transformers import GPT2Config, GPTNeoXConfig, LlamaConfig, OPTConfig, Qwen3Config
+
+    shared = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+    }
+    tokens = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    wide = {"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 256}
+    if name == "llama":
+        return LlamaConfig(**shared, **wide, **tokens, tie_word_embeddings=True)
+    if name == "qwen3":
+        return Qwen3Config(**shared, **wide, **tokens, head_dim=8)
+    if name == "neox":
+        return GPTNeoXConfig(**shared, **tokens, intermediate_size=48, max_position_embeddings=256)
+    if name == "opt":
+        return OPTConfig(
+            **shared,
+            **tokens,
+            ffn_dim=48,
+            word_embed_proj_dim=HIDDEN,
+            max_position_embeddings=256,
+            dropout=0.0,
+        )
+    return GPT2Config(
+        vocab_size=VOCABULARY, n_embd=HIDDEN, n_layer=2, n_head=4, n_positions=256, **tokens, resid_pdrop=0.0
+    )
+
+
+def build_tiny(name):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    config = _config(name)
+    config._attn_implementation = "eager"
+    with torch.random.fork_rng():
+        torch.manual_seed(sum(name.encode()))
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        for parameter in model.parameters():
+            # as initialised, every output is nearly the same: nothing would tell two adapters apart
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    return model.eval()
+
+
+@pytest.fixture
+def tiny_llama():
+    return build_tiny("llama")
+
+
+@pytest.fixture
+def tiny_gpt2():
+    return build_tiny("gpt2")
+
+
+@pytest.fixture
+def tiny_opt():
+    return build_tiny("opt")
+
+
+@pytest.fixture
+def tiny_neox():
+    return build_tiny("neox")
+
+
+@pytest.fixture
+def tiny_qwen3():
+    return build_tiny("qwen3")
+
+
+@pytest.fixture(params=["llama", "gpt2", "opt", "neox", "qwen3"])
+def tiny_model(request):
+    return build_tiny(request.param)
