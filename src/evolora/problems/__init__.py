@@ -1,0 +1,20 @@
+"""Problems: rewards, the minibatch schedule, evaluation with confidence intervals."""
+
+from evolora.problems.evaluation import Evaluation, Score, difference, evaluate
+from evolora.problems.problem import Problem, Rewards
+from evolora.problems.registry import load_reward, reward_names
+from evolora.problems.reward import Reward
+from evolora.problems.schedule import batch
+
+__all__ = [
+    "Evaluation",
+    "Problem",
+    "Reward",
+    "Rewards",
+    "Score",
+    "batch",
+    "difference",
+    "evaluate",
+    "load_reward",
+    "reward_names",
+]

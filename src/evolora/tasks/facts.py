@@ -1,7 +1,8 @@
-"""Questions of general knowledge with short answers: the knowledge is there, the form of the answer is learned.
+"""Questions of general knowledge: the knowledge is there, the required form of the answer is not.
 
-The facts are the package's own (``data/*.tsv``: item, answer, group). Half of the items are for the test. Items
-whose answer is disputed or not unique (transcontinental countries, foods that are animals) are left out.
+The facts are the package's own (``data/*.tsv``: item, answer, group). Half of the items are for the test.
+Items whose answer is disputed or not unique (transcontinental countries, foods that are animals) are left
+out.
 """
 
 from __future__ import annotations

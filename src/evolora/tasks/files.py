@@ -5,10 +5,11 @@ r"""The user's own data: JSON lines in three forms.
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
 
 ``prompt`` may also be a list of messages, and ``completion`` a list of one (TRL's conversational form).
-``family`` and ``split`` are optional; every other column is kept and handed to reward functions. A ``completion``
-is taken letter for letter. An ``answer`` to a text prompt is what the model should say: where neither the prompt's
-end nor the answer's beginning is a space, one is put between them (not beside scripts that do not use spaces),
-because that is how tokenizers expect a new word. An empty ``answer`` is for rewards that need none.
+``family`` and ``split`` are optional; every other column is kept and handed to reward functions. A
+``completion`` is taken letter for letter. An ``answer`` to a text prompt is what the model should say:
+where neither the prompt's end nor the answer's beginning is a space, one is put between them (not beside
+scripts that do not use spaces), because that is how tokenizers expect a new word. An empty ``answer`` is
+for rewards that need none.
 
 Splits that the file does not name are made by the prompts' hashes: all three where no row has a split, the
 missing ones out of train otherwise.
@@ -36,8 +37,8 @@ def load_file(path: Path, sizes: dict[Split, int | None], seed: int) -> Task:
     """Reads a JSONL file as a task.
 
     Raises:
-        TaskError: with file and line: bad JSON, a missing key, a wrong type, an unknown split, a prompt in two
-            splits, a split with no prompt, more prompts asked for than there are.
+        TaskError: with file and line: bad JSON, a missing key, a wrong type, an unknown split, a prompt in
+            two splits, a split with no prompt, more prompts asked for than there are.
     """
     table = Table(path)
     for where, row in read_rows(path):

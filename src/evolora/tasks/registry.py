@@ -34,8 +34,9 @@ def load_task(
     """Loads a task.
 
     Args:
-        spec: a name of :func:`task_names`; a family (``lists``), one of its operations (``lists/sort``), that at a
-            size (``lists/sort:5``), or several joined by ``+``; ``sentiment:PATH``; or the path of a JSONL file.
+        spec: a name of :func:`task_names`; a family (``lists``), one of its operations (``lists/sort``),
+            that at a size (``lists/sort:5``), or several joined by ``+``; ``sentiment:PATH``; or the path
+            of a JSONL file.
         seed: chooses which prompts of each split are used, and their order; never which split a prompt is in.
         train: how many training prompts; by default 1000 of a generated family, all of anything else.
         validation: how many validation prompts; by default 200 or all.

@@ -1,7 +1,7 @@
 r"""The sentiment of sentences: ``Review: ...\nSentiment:``, answered `` positive`` or `` negative``.
 
-Data: SST-2 (Socher et al., EMNLP 2013, as in GLUE) through the ``datasets`` library, or a local JSONL file with
-the same columns ``sentence`` and ``label`` (1 = positive, 0 = negative), and ``split``.
+Data: SST-2 (Socher et al., EMNLP 2013, as in GLUE) through the ``datasets`` library, or a local JSONL file
+with the same columns ``sentence`` and ``label`` (1 = positive, 0 = negative), and ``split``.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Task:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all prompts, answers and families in order: equal tasks, equal fingerprints (16 hex digits)."""
+        """A hash of all prompts, answers and families in order (16 hex digits)."""
         digest = hashlib.blake2b(digest_size=8)
         for split in SPLITS:
             for example in self.split(split):

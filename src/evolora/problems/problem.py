@@ -1,0 +1,183 @@
+"""A problem: what a method is asked to improve. Base, task, reward and the minibatch of each step."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from evolora.errors import ConfigError, RewardError
+from evolora.problems.reward import Columns, Reward
+from evolora.problems.schedule import batch
+from evolora.tasks.task import SPLITS, Example, Task, excerpt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from evolora.adapters import ModuleSpec
+    from evolora.engine import Base, Engine
+    from evolora.engine.engine import Members
+
+
+@dataclass(frozen=True, eq=False)
+class Rewards:
+    """What a population got.
+
+    Attributes:
+        values: ``[N, P]`` float32, higher is better, NaN where there is no value.
+        failed: kind to number of NaNs.
+        error: the last failure in one line, if any.
+    """
+
+    values: Tensor
+    failed: Mapping[str, int] = field(default_factory=dict)
+    error: str | None = None
+
+    def require_some(self, where: object = None) -> None:
+        """Stops where nothing at all could be judged: the reward does not work.
+
+        Raises:
+            RewardError: every value is NaN; the last failure is quoted.
+        """
+        if self.values.numel() and bool(self.values.isnan().all()):
+            kinds = ", ".join(f"{kind} {count}" for kind, count in self.failed.items())
+            raise RewardError(
+                f"every call failed ({kinds or 'all NaN'}); the last: {self.error or 'no reason was given'}",
+                where=where,
+                mend="correct the reward function",
+            )
+
+
+class Problem:
+    """Improves members of a population on the training prompts of a task.
+
+    Args:
+        engine: runs the base.
+        task: what is asked.
+        reward: what is rewarded.
+        batch_size: prompts a step, the same for every member.
+        seed: of the minibatches and of sampling.
+        max_new_tokens: how long completions may become; the task's own by default.
+        temperature: 0 decodes greedily.
+        template: the modules to adapt; every linear layer of the base by default.
+        teacher_forced: let rewards that can (``exact``) be read off one teacher-forced forward instead of
+            decoding, at temperature 0. Much cheaper; counts only the answer's canonical tokens with the end
+            after them.
+
+    Raises:
+        ConfigError: a batch size, length or temperature out of range.
+        RewardError: an answer of the task that the reward cannot judge against; the prompt is named.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        task: Task,
+        reward: Reward,
+        batch_size: int = 32,
+        seed: int = 0,
+        max_new_tokens: int | None = None,
+        temperature: float = 0.0,
+        template: Mapping[str, ModuleSpec] | None = None,
+        *,
+        teacher_forced: bool = True,
+    ) -> None:
+        self.max_new_tokens = task.max_new_tokens if max_new_tokens is None else max_new_tokens
+        for name, value, least in (
+            ("batch_size", batch_size, 1),
+            ("max_new_tokens", self.max_new_tokens, 1),
+            ("temperature", temperature, 0),
+        ):
+            if not value >= least:
+                raise ConfigError(f"{name} is {value}", mend=f"it must be at least {least}")
+        for split in SPLITS:
+            refuse_unusable(reward, task.split(split), f"{task.name} ({split})")
+        self.engine, self.task, self.reward = engine, task, reward
+        self.batch_size, self.seed, self.temperature = batch_size, seed, temperature
+        self.template = dict(engine.base.modules()) if template is None else dict(template)
+        self.scored = reward.needs == "score" or (teacher_forced and reward.can_score and temperature == 0)
+
+    def split(self, name: str) -> tuple[Example, ...]:
+        """The examples of ``train``, ``validation`` or ``test``."""
+        return self.task.split(name)
+
+    def batch(self, step: int) -> list[Example]:
+        """The training examples of a step; a pure function of the step and the seed."""
+        train = self.task.train
+        return [train[i] for i in batch(len(train), self.batch_size, step, self.seed)]
+
+    def evaluate(self, members: Members, step: int) -> Rewards:
+        """Rewards every member on the minibatch of a step.
+
+        Args:
+            members: None (the base), an adapter, a list of adapters, or a population of N.
+            step: chooses the P prompts, and the samples where the temperature is above 0.
+
+        Raises:
+            AdapterError: a member does not fit the base.
+        """
+        before = Counter(self.reward.failures)
+        examples = self.batch(step)
+        prompts = render(self.engine.base, examples)
+        if self.scored:
+            answers = [e.answer for e in examples]
+            scores = self.engine.score(members, prompts, answers)
+            values = self.reward.from_scores(scores).float()
+        else:
+            completions = self.engine.generate(
+                members,
+                prompts,
+                max_new_tokens=self.max_new_tokens,
+                temperature=self.temperature,
+                seed=_sampling_seed(self.seed, step),
+            )
+            values = judge(self.reward, examples, completions)
+        failed = dict(Counter(self.reward.failures) - before)
+        return Rewards(values, failed, self.reward.error if failed else None)
+
+
+def render(base: Base, examples: Sequence[Example]) -> list[str]:
+    """The prompts as the model reads them: texts as they are, chats through the base's template."""
+    prompts = [example.prompt for example in examples]
+    return [p if isinstance(p, str) else base.render([m.as_dict() for m in p]) for p in prompts]
+
+
+def judge(reward: Reward, examples: Sequence[Example], completions: Sequence[Sequence[str]]) -> Tensor:
+    """Rewards ``[N, P]`` of N members' completions, one call a member: what fails costs that member alone."""
+    import torch
+
+    prompts, answers = [e.prompt for e in examples], [e.answer for e in examples]
+    columns = columns_of(examples)
+    rows = [reward(prompts, member, answers, columns) for member in completions]
+    return torch.tensor(rows, dtype=torch.float32).reshape(len(completions), len(examples))
+
+
+def columns_of(examples: Sequence[Example]) -> Columns:
+    """``answer``, ``family`` and the data's other columns; None where an example has none of that name."""
+    names = dict.fromkeys(name for example in examples for name in example.columns)
+    columns: dict[str, Sequence[Any]] = {name: [e.columns.get(name) for e in examples] for name in names}
+    return columns | {"answer": [e.answer for e in examples], "family": [e.family for e in examples]}
+
+
+def refuse_unusable(reward: Reward, examples: Sequence[Example], where: str) -> None:
+    """Refuses answers that a reward cannot judge against.
+
+    Raises:
+        RewardError: the first such answer's prompt is named.
+    """
+    for example in examples:
+        reason = reward.unusable(example.answer)
+        if reason:
+            raise RewardError(
+                f"{reward.name} cannot judge against the answer to {excerpt(example.prompt)}: {reason}",
+                where=where,
+                mend="correct the answer, or choose another reward",
+            )
+
+
+def _sampling_seed(seed: int, step: int) -> int:
+    """A seed of its own for every step: sums of the two would meet again."""
+    digest = hashlib.blake2b(f"{seed}/{step}/sampling".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
