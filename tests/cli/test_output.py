@@ -40,7 +40,7 @@ def test_a_table_shows_markup_as_it_is(capsys):
 
 def test_fractions_read_as_percentages():
     assert (percent(0.125), percent(None), percent(math.nan)) == ("12.5 %", "-", "-")
-    assert (interval((0.1, 0.25)), interval(None)) == ("[10.0, 25.0]", "-")
+    assert (interval((0.1, 0.25)), interval((None, None))) == ("[10.0, 25.0]", "-")
     assert (points(0.031), points(-0.2)) == ("+3.1", "-20.0")
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,9 +15,6 @@ from evolora.cli.progress import make_progress
 from evolora.cli.quiet import quiet_libraries
 from evolora.cli.story import points, verdict
 from evolora.errors import ConfigError
-
-if TYPE_CHECKING:
-    from evolora.problems import Evaluation
 
 _SPLITS = ("train", "validation", "test")
 
@@ -57,57 +55,32 @@ def command(
         from evolora.tasks import load_task
 
         loaded = load_task(task, seed=seed)
-        scoring = load_reward(reward or loaded.reward)
         members = [Adapter.load(path) for path in adapters or ()]
         if threads is not None:
             torch.set_num_threads(threads)
-        progress.note(f"loading {model}")
-        base = load_base(model, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-        for member in members:
-            base.check(member)
-        engine = Engine(base, max_tokens=max_tokens)
-        examples = loaded.split(split)
-        progress.note(f"{len(examples)} {split} prompts, {len(members) + 1} models")
-        results = evaluate(engine, None, examples, scoring, loaded.max_new_tokens)
-        if members:
-            results += evaluate(engine, members, examples, scoring, loaded.max_new_tokens)
+        with contextlib.closing(load_reward(reward or loaded.reward)) as judge:
+            progress.note(f"loading {model}")
+            base = load_base(model, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+            for member in members:
+                base.check(member)
+            engine = Engine(base, max_tokens=max_tokens)
+            examples = loaded.split(split)
+            progress.note(f"{len(members) + 1} models on {len(examples)} {split} prompts of {loaded.name}")
+            results = evaluate(engine, None, examples, judge, loaded.max_new_tokens)
+            if members:
+                results += evaluate(engine, members, examples, judge, loaded.max_new_tokens)
         names = ["base", *(str(path) for path in adapters or ())]
-        rows = [summary(name, result) for name, result in zip(names, results, strict=True)]
+        rows = [{"name": n, **r.as_dict(), "failed": r.failed} for n, r in zip(names, results, strict=True)]
         for row, result in zip(rows[1:], results[1:], strict=True):
             row["difference"] = difference(results[0], result)
     if json:
-        ledger = engine.ledger.snapshot()
-        emit(
-            {
-                "model": model,
-                "task": loaded.name,
-                "reward": scoring.name,
-                "split": split,
-                "seed": seed,
-                "models": rows,
-                "ledger": ledger,
-            }
-        )
-        return
-    _show(f"{loaded.name}, {split}, {scoring.name} rewards", rows)
+        what = {"model": model, "task": loaded.name, "reward": judge.name, "split": split, "seed": seed}
+        emit({**what, "models": rows, "ledger": engine.ledger.snapshot()})
+    else:
+        _show(f"{loaded.name}, {split} split, reward {judge.name}", rows)
 
 
-def summary(name: str, result: Evaluation) -> dict[str, Any]:
-    """One model's accuracies in plain values."""
-    families = {
-        family: {"accuracy": accuracy, "ci": list(ci), "n": n}
-        for family, (accuracy, ci, n) in result.families.items()
-    }
-    return {
-        "name": name,
-        "accuracy": result.accuracy,
-        "ci": list(result.ci),
-        "n": len(result.correct),
-        "families": families,
-    }
-
-
-def _show(title: str, rows: Sequence[dict[str, Any]]) -> None:
+def _show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     cells = []
     for row in rows:
         gain = row.get("difference")

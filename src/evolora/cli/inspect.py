@@ -53,23 +53,17 @@ def describe(adapter: Adapter, path: Path) -> dict[str, Any]:
 
 
 def module(factors: Factors) -> dict[str, Any]:
-    """One module: shape, rank, norm of the delta, largest singular value, effective rank, DoRA or not.
+    """One module: shape, rank, norm of the delta, largest singular value, effective rank, DoRA or not."""
+    from evolora.adapters.geometry import effective_rank, spectrum
 
-    The effective rank is the participation ratio of the squared singular values, ``(sum s^2)^2 / sum s^4``: r
-    for r equal ones, 1 for one that dominates.
-    """
-    from evolora.adapters.geometry import spectrum
-
-    values = spectrum(factors).double()
-    squares = values.square()
-    total = float(squares.sum())
+    values = spectrum(factors)
     return {
         "shape": [factors.spec.d_out, factors.spec.d_in],
         "kind": factors.kind,
         "rank": factors.rank,
-        "norm": total**0.5,
-        "largest": float(values.max()) if values.numel() else 0.0,
-        "effective_rank": total**2 / float(squares.square().sum()) if total > 0 else 0.0,
+        "norm": float(values.norm()),
+        "largest": float(values.max()),
+        "effective_rank": effective_rank(values),
         "dora": factors.magnitude is not None,
     }
 
@@ -107,7 +101,7 @@ def _range(values: Sequence[int]) -> str:
     if not values:
         return ""
     low, high = min(values), max(values)
-    dense = len(set(values)) in (1, high - low + 1)
+    dense = len(set(values)) == high - low + 1
     return str(low) if low == high else f"{low}-{high}" if dense else ",".join(map(str, values))
 
 
@@ -121,7 +115,7 @@ def _show(found: Mapping[str, Any]) -> None:
             group["modules"],
             _range(group["layers"]),
             "x".join(map(str, group["shape"])),
-            _range(group["rank"]),
+            "-".join(map(str, sorted(set(group["rank"])))),
             f"{group['norm']:.4g}",
             f"{group['largest']:.4g}",
             f"{group['effective_rank']:.1f}",

@@ -71,9 +71,10 @@ def percent(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{100 * value:.1f} %"
 
 
-def interval(ci: Sequence[float] | None) -> str:
-    """A 95 % interval of fractions as ``[12.0, 34.0]`` in percent."""
-    return "-" if not ci else f"[{100 * ci[0]:.1f}, {100 * ci[1]:.1f}]"
+def interval(ci: Sequence[float | None]) -> str:
+    """A 95 % interval of fractions as ``[12.0, 34.0]`` in percent; a dash where there is none."""
+    ends = [end for end in ci if end is not None and math.isfinite(end)]
+    return f"[{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]" if len(ends) == 2 else "-"
 
 
 @contextlib.contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evolora.cli.output import console, interval, percent
@@ -49,16 +50,17 @@ def tell(result: Mapping[str, Any], config: AdaptConfig) -> None:
     say(f"         evolora evaluate --model {config.model} --task {config.task} {result['adapter']}\n")
 
 
-def points(value: float) -> str:
-    """A difference of fractions in percentage points, with its sign."""
-    return f"{100 * value:+.1f}"
+def points(value: float | None) -> str:
+    """A difference of fractions in percentage points, with its sign; a dash where there is none."""
+    return "-" if value is None or math.isnan(value) else f"{100 * value:+.1f}"
 
 
-def verdict(ci: tuple[float, float]) -> str:
+def verdict(ci: Sequence[float | None]) -> str:
     """What a 95 % interval of a gain says."""
-    if ci[0] > 0:
+    low, high = ci
+    if low is not None and low > 0:
         return "better"
-    return "worse" if ci[1] < 0 else "no clear difference"
+    return "worse" if high is not None and high < 0 else "no clear difference"
 
 
 def pick(samples: Any) -> list[Mapping[str, Any]]:
