@@ -13,24 +13,57 @@ from evolora.version import __version__
 if TYPE_CHECKING:
     from evolora.adapters import Adapter, Population
     from evolora.config import AdaptConfig
+    from evolora.engine import Base, Engine, Ledger, load_base
     from evolora.errors import EvoloraError
+    from evolora.problems import Evaluation, Problem, Reward, difference, evaluate, load_reward
     from evolora.progress import Progress
+    from evolora.search import AdamW, Eggroll, make_method, methods
+    from evolora.tasks import Example, Task, load_task, task_names
 
 _HOMES = {
-    "AdaptConfig": "evolora.config",
-    "Adapter": "evolora.adapters",
-    "EvoloraError": "evolora.errors",
-    "Population": "evolora.adapters",
-    "Progress": "evolora.progress",
+    "evolora.adapters": ("Adapter", "Population"),
+    "evolora.config": ("AdaptConfig",),
+    "evolora.engine": ("Base", "Engine", "Ledger", "load_base"),
+    "evolora.errors": ("EvoloraError",),
+    "evolora.problems": ("Evaluation", "Problem", "Reward", "difference", "evaluate", "load_reward"),
+    "evolora.progress": ("Progress",),
+    "evolora.search": ("AdamW", "Eggroll", "make_method", "methods"),
+    "evolora.tasks": ("Example", "Task", "load_task", "task_names"),
 }
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["AdaptConfig", "Adapter", "EvoloraError", "Population", "Progress", "__version__"]
+__all__ = [
+    "AdamW",
+    "AdaptConfig",
+    "Adapter",
+    "Base",
+    "Eggroll",
+    "Engine",
+    "Evaluation",
+    "EvoloraError",
+    "Example",
+    "Ledger",
+    "Population",
+    "Problem",
+    "Progress",
+    "Reward",
+    "Task",
+    "__version__",
+    "difference",
+    "evaluate",
+    "load_base",
+    "load_reward",
+    "load_task",
+    "make_method",
+    "methods",
+    "task_names",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME:
         raise AttributeError(f"module 'evolora' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
     return value
 
 

@@ -109,7 +109,7 @@ def test_what_is_recorded_reads_back_as_the_same_config(batch, flops, seed, opti
         targets=targets,
         layers=layers,
     )
-    text = yaml.safe_dump(config.record(), allow_unicode=True)
+    text = yaml.safe_dump(config.record())
     assert AdaptConfig.make(yaml.safe_load(text)) == config
 
 
