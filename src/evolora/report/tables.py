@@ -1,0 +1,129 @@
+"""The tables of answers, steps, costs and facts: plain strings, escaped by the template."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evolora.report.run_data import RunData
+from evolora.report.units import NOTHING, duration, flops, number, size
+
+MOST_SAMPLES = 60
+MOST_STEPS = 300
+_LONGEST = 700
+
+
+def samples(data: RunData) -> tuple[list[dict[str, Any]], int]:
+    """The sample answers, changed ones first, and how many more there are.
+
+    Each has ``prompt``, ``answer``, ``base``, ``adapted`` (text), ``base_mark``, ``adapted_mark`` ("right" or
+    "wrong") and ``change`` ("now right", "now wrong" or "").
+    """
+    given = (data.result or {}).get("samples")
+    found = [_sample(item) for item in given if isinstance(item, Mapping)] if isinstance(given, list) else []
+    order = {"now right": 0, "now wrong": 1, "": 2}
+    found.sort(key=lambda sample: order[sample["change"]])
+    return found[:MOST_SAMPLES], max(0, len(found) - MOST_SAMPLES)
+
+
+def step_table(journal: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]], int]:
+    """Column names, rows and the stride: 1 shows every step, 3 every third (and the last)."""
+    keys = list(dict.fromkeys(key for entry in journal for key in entry))
+    stride = max(1, -(-len(journal) // MOST_STEPS))
+    shown = list(journal[::stride])
+    if journal and (len(journal) - 1) % stride:
+        shown.append(journal[-1])
+    return (
+        [_words(key) for key in keys],
+        [[_cell(key, entry.get(key)) for key in keys] for entry in shown],
+        stride,
+    )
+
+
+def cost_table(data: RunData) -> list[tuple[str, str]]:
+    """What was spent, in the units that one thinks in."""
+    names = {
+        "forward_flops": "Forward work",
+        "backward_flops": "Backward work",
+        "prompt_tokens": "Prompt tokens",
+        "generated_tokens": "Generated tokens",
+        "evaluations": "Evaluations",
+        "seconds": "Time",
+    }
+    ledger = data.ledger
+    keys = [key for key in names if key in ledger] + [key for key in ledger if key not in names]
+    return [(names.get(key, _words(key).capitalize()), _cell(key, ledger[key])) for key in keys]
+
+
+def fact_table(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Everything that ``run.json`` holds besides status and ledger, one line a fact."""
+    flat: list[tuple[str, str]] = []
+    for key, value in record.items():
+        if key in {"status", "ledger"}:
+            continue
+        if isinstance(value, Mapping):
+            prefix = "" if key == "provenance" else f"{_words(key)}: "
+            flat += [(prefix + name, text) for name, text in fact_table(value)]
+        elif key == "argv" and isinstance(value, list):
+            flat.append(("command", shlex.join(str(word) for word in value)))
+        elif isinstance(value, list):
+            flat.append((_words(key), ", ".join(_cell("", item) for item in value) or NOTHING))
+        else:
+            flat.append((_words(key).removesuffix(" bytes"), _cell(key, value)))
+    return flat
+
+
+def _sample(item: Mapping[str, Any]) -> dict[str, Any]:
+    before, after = item.get("base_correct"), item.get("adapted_correct")
+    change = (
+        ""
+        if before is None or after is None or bool(before) == bool(after)
+        else "now right"
+        if after
+        else "now wrong"
+    )
+    return {
+        **{key: _clip(_text(item.get(key))) for key in ("prompt", "answer", "base", "adapted")},
+        "base_mark": _mark(before),
+        "adapted_mark": _mark(after),
+        "change": change,
+    }
+
+
+def _mark(correct: Any) -> str:
+    return "" if correct is None else "right" if correct else "wrong"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):  # chat messages
+        return "\n".join(
+            f"{item.get('role')}: {item.get('content')}" if isinstance(item, Mapping) else str(item)
+            for item in value
+        )
+    return "" if value is None else str(value)
+
+
+def _clip(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} … ({len(text):,} characters)"
+
+
+def _cell(key: str, value: Any) -> str:
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if key.endswith("flops"):
+        return flops(value)
+    if key == "seconds":
+        return duration(value)
+    if key.endswith("bytes"):
+        return size(value)
+    if key == "seed" and isinstance(value, int):
+        return str(value)
+    return number(value) if isinstance(value, int | float) else str(value)
+
+
+def _words(key: str) -> str:
+    return key.replace("_", " ").replace("flops", "FLOPs")
