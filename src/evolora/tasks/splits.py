@@ -65,7 +65,7 @@ def capacities(space: int, shares: Mapping[Split, float] = SHARES) -> dict[Split
 
 
 def apportion(total: int, rooms: Sequence[int]) -> list[int]:
-    """Shares ``total`` as evenly as ``rooms`` (the most each may take) allow; the first get what is over.
+    """Shares ``total`` as evenly as ``rooms`` (the most each may take) allow.
 
     Raises:
         TaskError: ``total`` is larger than all the rooms together.
@@ -75,13 +75,10 @@ def apportion(total: int, rooms: Sequence[int]) -> list[int]:
             f"{total} prompts asked for, {sum(rooms)} there are", mend=f"ask for {sum(rooms)} or fewer"
         )
     given = [0] * len(rooms)
-    while total:
-        open_rooms = [i for i, room in enumerate(rooms) if given[i] < room]
-        even, over = divmod(total, len(open_rooms))
-        for place, i in enumerate(open_rooms):
-            share = min(rooms[i] - given[i], even + (place < over))
-            given[i] += share
-            total -= share
+    smallest_first = sorted(range(len(rooms)), key=lambda i: (rooms[i], -i))
+    for left, i in zip(range(len(rooms), 0, -1), smallest_first, strict=True):
+        given[i] = min(rooms[i], total // left)
+        total -= given[i]
     return given
 
 
