@@ -16,6 +16,7 @@ from evolora.cli.quiet import quiet_libraries
 from evolora.cli.story import tell
 from evolora.config import AdaptConfig, read_yaml
 from evolora.errors import ConfigError
+from evolora.progress import Progress
 
 _PANELS = {
     "What": ("model", "task", "reward", "method", "options"),
@@ -48,17 +49,21 @@ def command(*, config: Path | None, json: bool, quiet: bool, **given: Any) -> No
     resolved = resolve(config, given)
     quiet_libraries()
     with clean_stdout():
-        from evolora.adapt import adapt
-
-        progress = make_progress(quiet=quiet)
-        try:
-            result = adapt(resolved, progress)
-        except KeyboardInterrupt:
-            progress.note(f"what was done is saved; go on with: evolora adapt --resume --out {resolved.out}")
-            raise
-        finally:
-            progress.finish()
+        result = carry_out(resolved, make_progress(quiet=quiet))
     emit(result) if json else tell(result, resolved)
+
+
+def carry_out(config: AdaptConfig, progress: Progress) -> dict[str, Any]:
+    """Adapts; an interrupt says how to go on."""
+    from evolora.adapt import adapt
+
+    try:
+        return adapt(config, progress)
+    except KeyboardInterrupt:
+        progress.note(f"what was done is saved; go on with: evolora adapt --resume --out {config.out}")
+        raise
+    finally:
+        progress.finish()
 
 
 def resolve(file: Path | None, given: Mapping[str, Any]) -> AdaptConfig:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from evolora.cli.adapt import carry_out
 from evolora.cli.options import Json, Quiet, Seed
 from evolora.cli.output import clean_stdout, emit
 from evolora.cli.progress import make_progress
@@ -32,19 +33,14 @@ def command(
     """
     quiet_libraries()
     with clean_stdout():
-        from evolora.adapt import adapt, demo_config
+        from evolora.adapt import demo_config
         from evolora.tasks import load_task
 
         config = demo_config(seed, out).model_copy(update={"overwrite": overwrite})
         progress = make_progress(quiet=quiet)
-        try:
-            task = load_task(config.task, seed=config.seed, **config.sizes())
-            progress.note(f"{config.model} learns {task.name!r}: {task.description}")
-            example = task.train[0]
-            progress.note(
-                f"for example {example.prompt!r} -> {example.answer!r}; reward 1 if exactly right, else 0"
-            )
-            result = adapt(config, progress)
-        finally:
-            progress.finish()
+        task = load_task(config.task, seed=config.seed, **config.sizes())
+        progress.note(f"{config.model} learns {task.name!r}: {task.description}")
+        example = task.train[0]
+        progress.note(f"for example {example.prompt!r} -> {example.answer!r}; reward 1 if exactly right, else 0")
+        result = carry_out(config, progress)
     emit(result) if json else tell(result, config)
