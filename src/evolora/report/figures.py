@@ -76,7 +76,7 @@ def norm_figure(journal: Sequence[Mapping[str, Any]]) -> Figure | None:
         _line("length of the step", steps, update, "$best", axis="y2"),
     ]
     layout = {
-        "xaxis": {"title": {"text": "step"}, "anchor": "y2", "showgrid": False},
+        "xaxis": {"title": {"text": "step"}, "anchor": "y2", "showgrid": False, "zeroline": False},
         "yaxis": {"domain": [0.56, 1], "rangemode": "tozero", "title": {"text": "distance"}},
         "yaxis2": {"domain": [0, 0.44], "rangemode": "tozero", "title": {"text": "step length"}},
         "hovermode": "x unified",
@@ -119,7 +119,7 @@ def _reward_view(
         _line("mean of the members", x, mean, "$adapted", width=2.5),
     ]
     layout = {
-        "xaxis": {"title": {"text": title}, "showgrid": False},
+        "xaxis": {"title": {"text": title}, "showgrid": False, "zeroline": False},
         "yaxis": {"title": {"text": "reward"}},
         "hovermode": "x unified",
     }
