@@ -35,7 +35,7 @@ def shaped(rewards, kind, antithetic):
 
 
 @every_free_kind
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(
     rewards=tables(missing=True), shift=st.integers(-20, 20), scale=st.sampled_from([0.25, 1.0, 3.0, 1000.0])
 )
@@ -47,7 +47,7 @@ def test_a_level_per_prompt_and_a_positive_scale_do_not_matter(kind, antithetic,
 
 
 @every_kind
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(rewards=tables(missing=True), seed=st.integers(0, 1000))
 def test_members_in_another_order_get_their_own_fitness(kind, antithetic, rewards, seed):
     pairs = torch.randperm(len(rewards) // 2, generator=torch.Generator().manual_seed(seed))
@@ -60,7 +60,7 @@ def test_members_in_another_order_get_their_own_fitness(kind, antithetic, reward
 
 
 @every_kind
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(rewards=tables(missing=True), seed=st.integers(0, 1000))
 def test_the_order_of_the_prompts_does_not_matter(kind, antithetic, rewards, seed):
     order = torch.randperm(rewards.shape[1], generator=torch.Generator().manual_seed(seed))
@@ -69,7 +69,7 @@ def test_the_order_of_the_prompts_does_not_matter(kind, antithetic, rewards, see
 
 
 @every_kind
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(rewards=tables(missing=True))
 def test_it_is_finite_and_zero_exactly_where_a_member_takes_no_part(kind, antithetic, rewards):
     fitness = shaped(rewards, kind, antithetic)
@@ -84,7 +84,7 @@ def test_it_is_finite_and_zero_exactly_where_a_member_takes_no_part(kind, antith
 
 
 @every_kind
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(rewards=tables())
 def test_a_better_member_never_has_a_lower_fitness(kind, antithetic, rewards):
     fitness, means = shaped(rewards, kind, antithetic), rewards.double().mean(dim=1)
@@ -96,7 +96,7 @@ def test_a_better_member_never_has_a_lower_fitness(kind, antithetic, rewards):
 
 
 @every_kind
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(members=st.integers(1, 6), prompts=st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=5))
 def test_constant_rewards_have_no_spread(kind, antithetic, members, prompts):
     fitness = shaped(torch.tensor(prompts).expand(2 * members, -1), kind, antithetic)
@@ -118,7 +118,7 @@ def test_rewards_that_are_all_missing_have_no_spread(kind, antithetic):
     assert not fitness.active.any()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(rewards=tables())
 def test_ranks_are_those_of_scipy_with_ties_averaged(rewards):
     fitness, means = shape(rewards, "ranks"), rewards.double().mean(dim=1).numpy()
