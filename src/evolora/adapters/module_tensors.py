@@ -56,6 +56,8 @@ def by_module(weights: WeightsFile) -> dict[str, dict[str, str]]:
 
 def _explain(key: str) -> str:
     """Why a tensor that is no factor cannot be read, in the words of the PEFT option that made it."""
+    if not key.startswith(PREFIX):
+        return f"its name does not start with {PREFIX}"
     if key.endswith("lora_B.bias"):
         return "a bias of the low-rank term (lora_bias)"
     if key.endswith(".bias"):
@@ -63,9 +65,7 @@ def _explain(key: str) -> str:
     if "trainable_tokens" in key:
         return "rows of the embedding (trainable_token_indices)"
     if re.search(r"\.lora_(A|B|embedding_A|embedding_B)\.", key):
-        return "its name holds an adapter's name; save it with PEFT's save_pretrained"
-    if not key.startswith(PREFIX):
-        return f"its name does not start with {PREFIX}"
+        return "its name holds an adapter's name, which PEFT's save_pretrained leaves out"
     return "a whole weight of the base (modules_to_save, or a resized vocabulary)"
 
 

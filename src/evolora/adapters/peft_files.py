@@ -1,7 +1,7 @@
 """PEFT folders: read exactly, written in one canonical form.
 
 Canonical means: every scale folded into B (so alpha = r everywhere and no rslora), the targets listed by
-their full paths, lower ranks by pattern, float32 safetensors, and how the adapter was made in ``evolora.json``.
+their full paths, lower ranks by pattern, float32 safetensors; ``evolora.json`` tells how it was made.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_adapter(path: str | Path, base: SpecChecker | None = None) -> Adapter:
     Args:
         path: the folder.
         base: the model it is meant for (``engine.Base``), to check the adapter against. Only with it can a
-            copy of a base weight that PEFT stored beside an embedding's factors be compared to the base's own.
+            copy of a base weight, which PEFT stores beside an embedding's factors, be compared to the base's.
 
     Raises:
         AdapterError: what ``preflight`` raises, a tensor that holds NaN or infinity, or a stored copy of a
