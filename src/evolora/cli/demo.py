@@ -41,6 +41,8 @@ def command(
         task = load_task(config.task, seed=config.seed, **config.sizes())
         progress.note(f"{config.model} learns {task.name!r}: {task.description}")
         example = task.train[0]
-        progress.note(f"for example {example.prompt!r} -> {example.answer!r}; reward 1 if exactly right, else 0")
+        progress.note(
+            f"for example {example.prompt!r} -> {example.answer!r}; reward 1 if exactly right, else 0"
+        )
         result = carry_out(config, progress)
     emit(result) if json else tell(result, config)
