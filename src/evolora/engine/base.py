@@ -1,0 +1,150 @@
+"""The base: a frozen causal LM, its tokenizer, and what the engine needs to know about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from evolora.adapters import Adapter, ModuleSpec
+from evolora.engine.fingerprint import fingerprint
+from evolora.engine.structure import Layers, Structure, Targets, probe, select
+from evolora.errors import AdapterError, ModelError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(eq=False)
+class Base:
+    """A frozen model and its tokenizer; never written to.
+
+    Attributes:
+        model: a causal LM of transformers, in eval mode, no parameter requiring a gradient.
+        tokenizer: its tokenizer.
+        name: what the user asked for: a Hub id, a folder, or the name of the bundled model.
+        reference: what an exported adapter records as its base; PEFT's ``from_pretrained`` finds the model by it.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    reference: str = ""
+    _containing: dict[str, list[tuple[int, str]]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.model.eval()
+        self.model.requires_grad_(False)
+        self.reference = self.reference or self.name
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that name these weights, whatever their dtype."""
+        return fingerprint(self.model)
+
+    @cached_property
+    def structure(self) -> Structure:
+        """Layers, adaptable modules, shared inputs."""
+        return probe(self.model)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the activations."""
+        return self.model.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.model.device
+
+    @property
+    def depth(self) -> int:
+        """The number of decoder layers."""
+        return len(self.structure.layers)
+
+    @cached_property
+    def end_tokens(self) -> tuple[int, ...]:
+        """The ids that end a completion; the first is the one appended to answers.
+
+        Raises:
+            ModelError: neither the tokenizer nor the generation config names one.
+        """
+        ends = [self.tokenizer.eos_token_id]
+        configured = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
+        ends += configured if isinstance(configured, list) else [configured]
+        known = tuple(dict.fromkeys(int(e) for e in ends if e is not None))
+        if not known:
+            raise ModelError("the tokenizer has no end-of-text token", where=self.name, mend="set tokenizer.eos_token")
+        return known
+
+    def endings(self, stop: str | None) -> tuple[int, ...]:
+        """Tokens that end an answer: end of text, and with ``stop`` every token that starts with it but for blanks.
+
+        The first is the one appended to answers that are scored.
+        """
+        if stop is None:
+            return self.end_tokens
+        first = self.encode(stop, answer=True)[:1]
+        blank_before = [i for i, text in self._texts(stop) if not text.split(stop)[0].strip()]
+        return tuple(dict.fromkeys([*first, *blank_before, *self.end_tokens]))
+
+    def stops(self, stop: str | None) -> tuple[int, ...]:
+        """Tokens after which a completion is over: end of text, and every token that contains ``stop``."""
+        return self.end_tokens if stop is None else (*self.end_tokens, *(i for i, _ in self._texts(stop)))
+
+    def _texts(self, stop: str) -> list[tuple[int, str]]:
+        if stop not in self._containing:
+            texts = self.tokenizer.batch_decode([[i] for i in range(len(self.tokenizer))])
+            self._containing[stop] = [(i, text) for i, text in enumerate(texts) if stop in text]
+        return self._containing[stop]
+
+    def modules(self, targets: Targets = "all-linear", layers: Layers = None) -> dict[str, ModuleSpec]:
+        """Modules to adapt, by name and shape. See ``structure.select`` for what ``targets`` and ``layers`` take."""
+        return select(self.structure, targets, layers)
+
+    def encode(self, text: str, *, answer: bool = False) -> list[int]:
+        """Token ids. Prompts get the tokenizer's special tokens (unless they carry them already), answers do not."""
+        start = self.tokenizer.bos_token
+        special = not answer and not (start and text.startswith(start))
+        return list(self.tokenizer(text, add_special_tokens=special)["input_ids"])
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """A chat as the text of a prompt, by the tokenizer's chat template.
+
+        Raises:
+            ModelError: the tokenizer has no chat template.
+        """
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise ModelError("the tokenizer has no chat template", where=self.name, mend="give 'prompt' texts instead")
+        chat: list[dict[str, Any]] = [dict(message) for message in messages]
+        return str(self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+
+    def check(self, adapter: Adapter) -> None:
+        """Raises AdapterError where an adapter does not fit: a module missing, a shape, another base's fingerprint."""
+        recorded = adapter.provenance.get("base_fingerprint")
+        self.check_specs(adapter.specs, adapter.base, recorded, adapter.name)
+
+    def check_specs(
+        self, specs: Mapping[str, ModuleSpec], base_name: str | None, base_fingerprint: str | None, where: object
+    ) -> None:
+        """The same check from shapes alone (a preflight has read no values)."""
+        known = self.structure.specs
+        made_for = f"it was made for {base_name}" if base_name else "it was made for another base"
+        for path, spec in specs.items():
+            if path not in known:
+                raise AdapterError(f"{self.name} has no module {path}", where=where, mend=made_for)
+            if known[path] != spec:
+                raise AdapterError(
+                    f"{path} is {spec.d_out} x {spec.d_in} in the adapter and "
+                    f"{known[path].d_out} x {known[path].d_in} in {self.name}",
+                    where=where,
+                    mend=made_for,
+                )
+        if base_fingerprint and base_fingerprint != self.fingerprint:
+            raise AdapterError(
+                f"the adapter was made on weights {base_fingerprint}, {self.name} has {self.fingerprint}",
+                where=where,
+                mend=f"load the base it names: {base_name or 'unknown'}",
+            )

@@ -1,0 +1,30 @@
+"""A base's fingerprint: the same for the same weights in any floating dtype, different for any other model."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_SAMPLES = 256
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Hashes names, shapes and up to 256 evenly spaced values (as bfloat16) of every parameter; 16 hex digits.
+
+    Milliseconds for any size. Quantised weights are sampled as stored, so they have a fingerprint of their own.
+    """
+    import torch
+
+    digest = hashlib.blake2b(digest_size=8)
+    for name, parameter in sorted(model.named_parameters()):
+        flat = parameter.detach().reshape(-1)
+        stride = max(1, flat.numel() // _SAMPLES)
+        values = flat[::stride][:_SAMPLES].cpu()
+        if values.is_floating_point():
+            values = values.to(torch.bfloat16).view(torch.int16)
+        digest.update(f"{name}{tuple(parameter.shape)}".encode())
+        digest.update(values.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,65 @@
+"""Analytic FLOPs of a forward pass; a multiply-add counts two. Checked against torch's counter in the tests.
+
+Counted are matrix products: modules, attention scores and values over the full T x T square (as torch counts them),
+the output head where it is computed, and the adapters' own products. Norms, activations and softmax are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evolora.adapters import ModuleSpec
+
+if TYPE_CHECKING:
+    from evolora.engine.base import Base
+
+
+@dataclass(frozen=True)
+class FlopModel:
+    """Per-token costs of a base.
+
+    Attributes:
+        layer: FLOPs per token of the modules in one layer, one number a layer.
+        attention: FLOPs per token and key of one layer's attention.
+        head: FLOPs per row of the output head.
+    """
+
+    layer: tuple[float, ...]
+    attention: float
+    head: float
+
+    @classmethod
+    def of(cls, base: Base) -> FlopModel:
+        """Reads the costs from the base's structure and config."""
+        structure = base.structure
+        layer = [0.0] * len(structure.layers)
+        for path, spec in structure.specs.items():
+            index = structure.layer_of[path]
+            if spec.kind == "linear" and 0 <= index < len(layer):
+                layer[index] += 2.0 * spec.d_in * spec.d_out
+        config = base.model.config
+        width = getattr(config, "hidden_size", 0)
+        heads = getattr(config, "num_attention_heads", 1) or 1
+        width = heads * (getattr(config, "head_dim", None) or width // heads)
+        spec = structure.specs[structure.head]
+        return cls(tuple(layer), 4.0 * width, 2.0 * spec.d_in * spec.d_out)
+
+    def forward(
+        self, *, rows: int, tokens: int, keys: int, head_rows: int, shared_rows: int | None = None, start: int = 0
+    ) -> float:
+        """FLOPs of ``rows`` sequences of ``tokens`` new tokens that attend to ``keys`` keys.
+
+        Layers below ``start`` run on ``shared_rows`` sequences only (the frozen prefix).
+        """
+        per_layer = [cost * tokens + self.attention * tokens * keys for cost in self.layer]
+        below = sum(per_layer[:start]) * (rows if shared_rows is None else shared_rows)
+        return below + sum(per_layer[start:]) * rows + self.head * head_rows
+
+
+def adapter_flops(specs: Mapping[str, ModuleSpec], ranks: Mapping[str, int]) -> float:
+    """FLOPs per token of one member's low-rank products (a look-up in an embedding's A is free)."""
+    return sum(
+        2.0 * ranks[name] * (spec.d_out + (spec.d_in if spec.kind == "linear" else 0)) for name, spec in specs.items()
+    )
