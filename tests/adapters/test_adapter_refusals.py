@@ -5,11 +5,15 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from peft import LoraConfig
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 
 from evolora.adapters import Adapter, Factors, read_adapter, write_adapter
 from evolora.adapters.preflight import preflight
@@ -210,7 +214,8 @@ def test_integers_are_not_weights(make_folder):
     assert "stored as I8" in refusal(make_folder(tensors={A0: torch.ones(2, 6, dtype=torch.int8)}))
 
 
-WEIGHTS, CONFIG, RECORD = "adapter_model.safetensors", "adapter_config.json", "evolora.json"
+WEIGHTS, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
+CONFIG, RECORD = "adapter_config.json", "evolora.json"
 DAMAGE = {
     "lfs weights": (WEIGHTS, LFS, "git lfs pull"),
     "lfs config": (CONFIG, LFS, "git lfs pull"),
@@ -243,6 +248,42 @@ def test_damage_is_told_in_one_line(damage, make_folder):
         path.write_bytes(data)
     folder = path.parent
     assert said in refusal(folder)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """The bytes of one sound adapter, as safetensors, as a pickle, and its config."""
+    folder = write_adapter(
+        Adapter({"layers.0.q": linear(), "q": linear()}), tmp_path_factory.mktemp("sound") / "a"
+    )
+    torch.save(load_file(folder / WEIGHTS), folder / PICKLE)
+    return {name: (folder / name).read_bytes() for name in (WEIGHTS, PICKLE, CONFIG)}
+
+
+@given(
+    name=st.sampled_from([WEIGHTS, PICKLE, CONFIG]),
+    flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
+    keep=st.one_of(st.just(1.0), st.floats(0, 1)),
+)
+@settings(max_examples=300, deadline=None)
+def test_whatever_bytes_are_damaged_nothing_but_an_adapter_error_comes_out(name, flips, keep, sound):
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        data = bytearray(sound[name][: int(keep * len(sound[name]))])
+        for where, value in flips:
+            if data:
+                data[int(where * len(data))] = value
+        (folder / CONFIG).write_bytes(sound[CONFIG])
+        if name == CONFIG:
+            (folder / WEIGHTS).write_bytes(sound[WEIGHTS])
+        (folder / name).write_bytes(data)
+        try:
+            adapter = read_adapter(folder)
+        except AdapterError:
+            return
+        for factors in adapter.modules.values():
+            assert torch.isfinite(factors.a).all()
+            assert torch.isfinite(factors.b).all()
 
 
 def test_a_model_folder_is_not_taken_for_an_adapter(tmp_path):

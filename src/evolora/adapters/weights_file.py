@@ -139,14 +139,15 @@ def _pickle_header(path: Path) -> dict[str, Entry]:
 
 
 def _unpickle(path: Path, device: str) -> dict[str, Tensor]:
-    """The tensors of a ``.bin``; mapped, so that shapes cost no reading. Never runs code from the file."""
+    """The tensors of a ``.bin``; on ``meta`` no value is read. Never runs code from the file."""
     import torch
 
     try:
-        found = torch.load(path, map_location=device, weights_only=True, mmap=True)
+        found = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # torch raises many types here, RuntimeError and UnpicklingError among them
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise AdapterError(
-            f"is corrupt, or holds more than tensors ({str(error).splitlines()[0][:80]})",
+            f"is corrupt, or holds more than tensors ({reason[:80]})",
             where=path,
             mend="save the adapter again as safetensors",
         ) from error
