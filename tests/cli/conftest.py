@@ -53,7 +53,7 @@ def run(monkeypatch, tmp_path):
 
 @dataclass
 class Adaptation:
-    """Stands where evolora.adapt will: records what it was called with."""
+    """Stands where evolora.job does: records what it was called with."""
 
     configs: list[AdaptConfig] = field(default_factory=list)
     raises: BaseException | None = None
@@ -77,9 +77,9 @@ class Adaptation:
 @pytest.fixture
 def adaptation(monkeypatch):
     fake = Adaptation()
-    module = types.ModuleType("evolora.adapt")
-    module.adapt, module.demo_config = fake.adapt, fake.demo_config
-    monkeypatch.setitem(sys.modules, "evolora.adapt", module)
+    module = types.ModuleType("evolora.job")
+    module.carry_out, module.demo_config = fake.adapt, fake.demo_config
+    monkeypatch.setitem(sys.modules, "evolora.job", module)
     return fake
 
 

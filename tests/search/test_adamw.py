@@ -95,14 +95,14 @@ def test_the_reported_norms_are_those_of_the_delta_and_the_step():
 
 
 class BrokenEngine:
-    def training_loss(self, a, b, scale, prompts, answers):
+    def training_loss(self, a, b, scale, prompts, answers, *, stop=None):
         return sum((value * float("nan")).sum() for value in a.values())
 
 
 class DeafEngine:
     """A loss that some of the factors have no part in."""
 
-    def training_loss(self, a, b, scale, prompts, answers):
+    def training_loss(self, a, b, scale, prompts, answers, *, stop=None):
         return (b["layer.0.proj"] - 1).square().sum()
 
 

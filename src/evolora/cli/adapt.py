@@ -55,7 +55,7 @@ def command(*, config: Path | None, json: bool, quiet: bool, **given: Any) -> No
 
 def carry_out(config: AdaptConfig, progress: Progress) -> dict[str, Any]:
     """Adapts; an interrupt says how to go on."""
-    from evolora.adapt import adapt
+    from evolora.job import carry_out as adapt
 
     try:
         return adapt(config, progress)

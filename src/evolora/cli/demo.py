@@ -33,7 +33,7 @@ def command(
     """
     quiet_libraries()
     with clean_stdout():
-        from evolora.adapt import demo_config
+        from evolora.job import demo_config
         from evolora.tasks import load_task
 
         config = demo_config(seed, out).model_copy(update={"overwrite": overwrite})

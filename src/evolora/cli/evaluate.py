@@ -66,9 +66,9 @@ def command(
             engine = Engine(base, max_tokens=max_tokens)
             examples = loaded.split(split)
             progress.note(f"{len(members) + 1} models on {len(examples)} {split} prompts of {loaded.name}")
-            results = evaluate(engine, None, examples, judge, loaded.max_new_tokens)
+            results = evaluate(engine, None, examples, judge, loaded.max_new_tokens, stop=loaded.stop)
             if members:
-                results += evaluate(engine, members, examples, judge, loaded.max_new_tokens)
+                results += evaluate(engine, members, examples, judge, loaded.max_new_tokens, stop=loaded.stop)
         names = ["base", *(str(path) for path in adapters or ())]
         rows = [{"name": n, **r.as_dict(), "failed": r.failed} for n, r in zip(names, results, strict=True)]
         for row, result in zip(rows[1:], results[1:], strict=True):

@@ -74,6 +74,7 @@ def evaluate(
     seed: int = 0,
     *,
     by: str = "family",
+    stop: str | None = None,
 ) -> list[Evaluation]:
     """Asks every member every prompt, decoding greedily, and judges the texts.
 
@@ -88,6 +89,7 @@ def evaluate(
         max_new_tokens: how long completions may become.
         seed: of the bootstrap.
         by: what the families are: ``family``, or a column of the data (``subtask``).
+        stop: what ends an answer beside the end of text (the task's ``stop``).
 
     Returns:
         N evaluations.
@@ -102,10 +104,10 @@ def evaluate(
     groups = [_group(example, by) for example in examples]
     refuse_unusable(reward, examples, "evaluation")
     prompts = render(engine.base, examples)
-    completions = engine.generate(members, prompts, max_new_tokens=max_new_tokens)
+    completions = engine.generate(members, prompts, max_new_tokens=max_new_tokens, stop=stop)
     evaluations = []
     if reward.needs == "score":
-        values = reward.from_scores(engine.score(members, prompts, [e.answer for e in examples])).tolist()
+        values = reward.from_scores(engine.score(members, prompts, [e.answer for e in examples], stop=stop)).tolist()
     for i, (name, said) in enumerate(zip(_names(members), completions, strict=True)):
         before = Counter(reward.failures)
         rewards = values[i] if reward.needs == "score" else judge(reward, examples, [said])[0].tolist()

@@ -123,7 +123,7 @@ class Problem:
         prompts = render(self.engine.base, examples)
         if self.scored:
             answers = [e.answer for e in examples]
-            scores = self.engine.score(members, prompts, answers)
+            scores = self.engine.score(members, prompts, answers, stop=self.task.stop)
             values = self.reward.from_scores(scores).float()
         else:
             completions = self.engine.generate(
@@ -132,6 +132,7 @@ class Problem:
                 max_new_tokens=self.max_new_tokens,
                 temperature=self.temperature,
                 seed=_sampling_seed(self.seed, step),
+                stop=self.task.stop,
             )
             values = judge(self.reward, examples, completions)
         failed = dict(Counter(self.reward.failures) - before)

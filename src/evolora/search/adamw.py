@@ -75,10 +75,15 @@ class AdamW(GradientMethod):
         return Adapter(modules, name=self.name, provenance=provenance)
 
     def _step(
-        self, state: State, engine: TrainingEngine, examples: Sequence[tuple[str, str]], progress: float
+        self,
+        state: State,
+        engine: TrainingEngine,
+        examples: Sequence[tuple[str, str]],
+        progress: float,
+        stop: str | None,
     ) -> tuple[State, dict[str, float]]:
         leaves = {name: value.detach().clone().requires_grad_() for name, value in _parameters(state).items()}
-        loss = self._backward(state, leaves, engine, examples)
+        loss = self._backward(state, leaves, engine, examples, stop)
         gradients = {
             name: leaf.grad if leaf.grad is not None else leaf.detach() * 0 for name, leaf in leaves.items()
         }
@@ -115,6 +120,7 @@ class AdamW(GradientMethod):
         leaves: Mapping[str, Tensor],
         engine: TrainingEngine,
         examples: Sequence[tuple[str, str]],
+        stop: str | None,
     ) -> float:
         """Fills the leaves' gradients; each micro-batch counts by its share of the examples."""
         a = {name: leaves[f"a/{name}"] for name in state.template}
@@ -123,7 +129,8 @@ class AdamW(GradientMethod):
         for first in range(0, len(examples), size):
             part = examples[first : first + size]
             prompts, answers = [prompt for prompt, _ in part], [answer for _, answer in part]
-            loss = engine.training_loss(a, b, self.scale, prompts, answers) * (len(part) / len(examples))
+            loss = engine.training_loss(a, b, self.scale, prompts, answers, stop=stop)
+            loss = loss * (len(part) / len(examples))
             loss.backward()
             total += loss.item()
         return total

@@ -134,15 +134,22 @@ class TrainingEngine(Protocol):
         scale: float,
         prompts: Sequence[str],
         answers: Sequence[str],
+        *,
+        stop: str | None = None,
     ) -> Tensor:
-        """Mean negative log-likelihood of the answers' tokens and EOS, differentiable in ``a`` and ``b``."""
+        """Mean negative log-likelihood of the answers' tokens and their end, differentiable in ``a`` and ``b``."""
 
 
 class GradientMethod(_Searcher):
     """A baseline that is shown the answers and back-propagates."""
 
     def step(
-        self, state: State, engine: TrainingEngine, examples: Sequence[tuple[str, str]], progress: float
+        self,
+        state: State,
+        engine: TrainingEngine,
+        examples: Sequence[tuple[str, str]],
+        progress: float,
+        stop: str | None = None,
     ) -> tuple[State, dict[str, float]]:
         """One update.
 
@@ -153,6 +160,7 @@ class GradientMethod(_Searcher):
             progress: the fraction of the budget spent once this step is done (for step t of T, from 0: ``(t +
                 1) / T``; where a step's cost is only known afterwards, the spent fraction extrapolated by one
                 step). The step size is that of the middle of the step, between the state's progress and this.
+            stop: what ends an answer beside the end of text.
 
         Returns:
             The state one step later, and the metrics ``loss`` (before the update), ``grad_norm``, ``lr``,
@@ -165,11 +173,16 @@ class GradientMethod(_Searcher):
         if not examples:
             raise ProtocolError("a step without examples", where=self.name)
         _check_progress(progress, self.name)
-        return self._step(state, engine, examples, float(progress))
+        return self._step(state, engine, examples, float(progress), stop)
 
     @abstractmethod
     def _step(
-        self, state: State, engine: TrainingEngine, examples: Sequence[tuple[str, str]], progress: float
+        self,
+        state: State,
+        engine: TrainingEngine,
+        examples: Sequence[tuple[str, str]],
+        progress: float,
+        stop: str | None,
     ) -> tuple[State, dict[str, float]]:
         """The next state and the metrics; the arguments are checked."""
 

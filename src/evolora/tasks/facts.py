@@ -1,6 +1,7 @@
 """Questions of general knowledge: the knowledge is there, the required form of the answer is not.
 
 The facts are the package's own (``data/*.tsv``: item, answer, group). Half of the items are for the test.
+Answers are one line. A prompt may show a solved item, which then stands in no split.
 Items whose answer is disputed or not unique (transcontinental countries, foods that are animals) are left
 out.
 """
@@ -23,14 +24,14 @@ class Facts:
     Attributes:
         name: the task's name.
         table: the file in ``data``.
-        question: with ``{}`` where the item stands.
+        prompt: with ``{}`` where the item stands.
         description: one line.
         answers: which answers are kept; all if empty.
     """
 
     name: str
     table: str
-    question: str
+    prompt: str
     description: str
     answers: tuple[str, ...] = ()
 
@@ -40,10 +41,10 @@ class Facts:
         rows = [line.split("\t") for line in lines[1:]]
         kept: dict[str, list[Example]] = {}
         for item, answer, group in rows:
-            if answer in self.answers or not self.answers:
-                prompt = f"Q: {self.question.format(item)}\nA:"
+            if (answer in self.answers or not self.answers) and f": {item}\n" not in self.prompt:
                 columns = {"item": item, "group": group}
-                kept.setdefault(answer, []).append(Example(prompt, f" {answer}", self.name, columns))
+                example = Example(self.prompt.format(item), f" {answer}", self.name, columns)
+                kept.setdefault(answer, []).append(example)
         return {a: sorted(es, key=lambda e: hashed("evolora/facts", e.text)) for a, es in kept.items()}
 
     def load(self, sizes: dict[Split, int | None], seed: int) -> Task:
@@ -70,10 +71,11 @@ class Facts:
             max_new_tokens=6,
             description=self.description,
             source="facts written for this package",
+            stop="\n",
         )
 
 
-CONTINENT = "On which continent is {}?"
+CONTINENT = "Q: On which continent is {}?\nA:"
 FACTS = (
     Facts(
         "continents",
@@ -86,13 +88,13 @@ FACTS = (
     Facts(
         "animals",
         "animals.tsv",
-        "What kind of animal is {}?",
+        "Animal: a salmon\nClass: fish\n\nAnimal: {}\nClass:",
         "animals -> mammal, bird, fish, insect or reptile, in one word",
     ),
     Facts(
         "things",
         "things.tsv",
-        "What kind of thing is {}?",
+        "Word: bread\nCategory: food\n\nWord: {}\nCategory:",
         "things -> food, clothing, tool, vehicle, furniture or animal, in one word",
     ),
 )

@@ -80,6 +80,7 @@ class Task:
         description: one line.
         source: where the data come from, and their licence where it is not the package's.
         warnings: what was mended or left out while the data were read, one line each.
+        stop: what ends an answer beside the end of text: ``"\\n"`` where answers are one line.
 
     Raises:
         TaskError: a split is empty, or a prompt stands in two splits.
@@ -94,6 +95,7 @@ class Task:
     description: str = ""
     source: str = ""
     warnings: tuple[str, ...] = ()
+    stop: str | None = None
 
     def __post_init__(self) -> None:
         home: dict[Prompt, Split] = {}

@@ -1,0 +1,255 @@
+"""The main job: a method improves an adapter on a problem until a budget is spent.
+
+    state = method.init(template, seed)
+    repeat   population = method.ask(state);  rewards = problem.evaluate(population);  state = method.tell(...)
+    adapter = method.adapter(state);  base and adapter answer the test prompts, which nothing has seen before
+
+With a run folder every step is journalled, the state is saved every half minute, and a run that was killed goes on bit
+for bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from evolora.budget import Budget
+from evolora.engine.ledger import Ledger
+from evolora.problems import Evaluation, Problem, difference, evaluate
+from evolora.problems.problem import render
+from evolora.progress import Progress
+from evolora.runs import Interrupt, RunFolder
+from evolora.search import GradientMethod, Method
+from evolora.search.state import State, from_checkpoint, to_checkpoint
+from evolora.version import __version__
+
+if TYPE_CHECKING:
+    from evolora.adapters import Adapter
+
+CHECKPOINT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, eq=False)
+class Adaptation:
+    """What an adaptation leaves.
+
+    Attributes:
+        adapter: the adapter, with its provenance.
+        base: the base on the test prompts.
+        adapted: the adapter on the same.
+        difference: adapted minus base: ``value``, ``ci`` (95 %, paired), ``p``.
+        ledger: what the search spent; testing is not in it.
+        testing: what testing spent.
+        journal: one mapping a step.
+        stopped: the budget that ended it.
+        steps: how many steps were done.
+    """
+
+    adapter: Adapter
+    base: Evaluation
+    adapted: Evaluation
+    difference: dict[str, Any]
+    ledger: Ledger
+    testing: Ledger
+    journal: list[dict[str, Any]] = field(repr=False)
+    stopped: str
+    steps: int
+
+
+def adapt(
+    problem: Problem,
+    method: Method | GradientMethod,
+    budget: Budget,
+    *,
+    seed: int = 0,
+    start: Adapter | None = None,
+    export_rank: int | None = None,
+    run: RunFolder | None = None,
+    progress: Progress | None = None,
+) -> Adaptation:
+    """Adapts, then tests the adapter that comes out against the base.
+
+    Args:
+        problem: what is improved; its test split is touched once, at the end.
+        method: any of ``evolora.search``.
+        budget: ends the search.
+        seed: every random choice of the method follows from it.
+        start: an adapter to begin at.
+        export_rank: the rank of the adapter; the method's own choice if None.
+        run: an open run folder; None keeps everything in memory.
+        progress: told of every step.
+
+    Raises:
+        RewardError: nothing could be judged at the first step.
+        KeyboardInterrupt: SIGINT or SIGTERM; with a run folder the state is saved first.
+    """
+    progress = progress or Progress()
+    search = _Search(problem, method, budget, run, progress, seed, start)
+    search.go()
+    adapter = _sign(method.adapter(search.state, rank=export_rank), problem)
+    base, adapted, testing = _test(problem, adapter, progress)
+    return Adaptation(
+        adapter,
+        base,
+        adapted,
+        difference(base, adapted),
+        search.ledger,
+        testing,
+        search.journal,
+        search.stopped,
+        search.state.step,
+    )
+
+
+class _Search:
+    """The loop, and what it keeps between steps."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        method: Method | GradientMethod,
+        budget: Budget,
+        run: RunFolder | None,
+        progress: Progress,
+        seed: int,
+        start: Adapter | None,
+    ) -> None:
+        self.problem, self.method, self.budget, self.run, self.progress = problem, method, budget, run, progress
+        self.ledger, self.journal, self.stopped = Ledger(), [], ""
+        self.last_cost: dict[str, float] = {}
+        saved = run.resume() if run is not None else None
+        if saved is None:
+            self.state = method.init(problem.template, seed, start)
+        else:
+            assert run is not None
+            numbers = dict(saved.numbers)
+            self.ledger.add(numbers.pop("ledger"))
+            self.last_cost = numbers.pop("last_cost")
+            self.state = from_checkpoint(problem.template, saved.tensors, numbers)
+            self.journal = run.journal.read()
+            progress.note(f"going on after step {self.state.step}")
+
+    def go(self) -> None:
+        """Steps until the budget is spent."""
+        engine = self.problem.engine
+        outer, engine.ledger = engine.ledger, self.ledger
+        limits = self.budget.limits()
+        name = self.budget.nearest(self.budget.spent(self.state.step, self.ledger))[0]
+        self.progress.start(limits[name], name)
+        saved_at, saved_step = time.monotonic(), self.state.step
+        try:
+            with Interrupt() as interrupt:
+                while True:
+                    name, fraction = self.budget.nearest(self.budget.spent(self.state.step, self.ledger))
+                    over = fraction >= 1
+                    due = over or interrupt.requested or time.monotonic() - saved_at > CHECKPOINT_SECONDS
+                    if due and self.run is not None and self.state.step > saved_step:
+                        self._save()
+                        saved_at, saved_step = time.monotonic(), self.state.step
+                    if over:
+                        self.stopped = f"{name} budget spent"
+                        return
+                    if interrupt.requested:
+                        raise KeyboardInterrupt
+                    self._step()
+        finally:
+            engine.ledger = outer
+            self.progress.finish()
+
+    def _step(self) -> None:
+        before = self.budget.spent(self.state.step, self.ledger)
+        began = time.perf_counter()
+        metrics = self._learn(before)
+        self.ledger.seconds += time.perf_counter() - began
+        after = self.budget.spent(self.state.step, self.ledger)
+        self.last_cost = {key: after[key] - before[key] for key in after}
+        line = {"step": self.state.step, **metrics, **self.ledger.snapshot()}
+        self.journal.append(line)
+        if self.run is not None:
+            self.run.journal.append(line)
+        name = self.budget.nearest(after)[0]
+        self.progress.update(self.state.step, {**line, "spent": after[name]})
+
+    def _learn(self, spent: dict[str, float]) -> dict[str, Any]:
+        step = self.state.step
+        if isinstance(self.method, GradientMethod):
+            examples = self.problem.batch(step)
+            pairs = list(zip(render(self.problem.engine.base, examples), (e.answer for e in examples), strict=True))
+            ahead = {key: value + self.last_cost.get(key, 0.0) for key, value in spent.items()} | {"steps": step + 1}
+            fraction = self.budget.nearest(ahead)[1]
+            self.state, metrics = self.method.step(
+                self.state, self.problem.engine, pairs, min(1.0, fraction), stop=self.problem.task.stop
+            )
+            self.ledger.evaluations += len(pairs)
+            return metrics
+        population = self.method.ask(self.state)
+        rewards = self.problem.evaluate(population, step)
+        if step == 0:
+            rewards.require_some(self.problem.reward.name)
+        now = self.budget.spent(step + 1, self.ledger)
+        fraction = min(1.0, self.budget.nearest(now)[1])
+        self.state, metrics = self.method.tell(self.state, rewards.values, fraction)
+        failures: dict[str, Any] = {f"failed_{kind}": count for kind, count in rewards.failed.items()}
+        return {**metrics, **failures}
+
+    def _save(self) -> None:
+        assert self.run is not None
+        tensors, numbers = to_checkpoint(self.state)
+        extra: Mapping[str, Any] = {"ledger": self.ledger.snapshot(), "last_cost": self.last_cost}
+        self.run.save_checkpoint(self.state.step, tensors, {**numbers, **extra})
+
+
+def _sign(adapter: Adapter, problem: Problem) -> Adapter:
+    """Adds what the adapter was made on and for."""
+    base = problem.engine.base
+    made = {
+        "base_fingerprint": base.fingerprint,
+        "task": problem.task.name,
+        "task_fingerprint": problem.task.fingerprint,
+        "reward": problem.reward.name,
+        "evolora": __version__,
+    }
+    return replace(adapter, base=base.reference, provenance={**adapter.provenance, **made})
+
+
+def _test(problem: Problem, adapter: Adapter, progress: Progress) -> tuple[Evaluation, Evaluation, Ledger]:
+    engine, examples = problem.engine, problem.split("test")
+    progress.note(f"testing base and adapter on {len(examples)} prompts")
+    outer, engine.ledger = engine.ledger, Ledger()
+    began = time.perf_counter()
+    try:
+        (base,) = evaluate(engine, None, examples, problem.reward, problem.max_new_tokens, stop=problem.task.stop)
+        (adapted,) = evaluate(engine, adapter, examples, problem.reward, problem.max_new_tokens, stop=problem.task.stop)
+        engine.ledger.seconds += time.perf_counter() - began
+        return base, adapted, engine.ledger
+    finally:
+        engine.ledger = outer
+
+
+def samples(problem: Problem, outcome: Adaptation, most: int = 50) -> list[dict[str, Any]]:
+    """Test prompts with both answers, those that changed first."""
+    rows = []
+    columns = zip(
+        problem.split("test"),
+        outcome.base.completions,
+        outcome.adapted.completions,
+        outcome.base.correct,
+        outcome.adapted.correct,
+        strict=True,
+    )
+    for example, before, after, was, now in columns:
+        rows.append(
+            {
+                "prompt": example.text,
+                "answer": example.answer,
+                "base": before,
+                "adapted": after,
+                "base_correct": was,
+                "adapted_correct": now,
+            }
+        )
+    rows.sort(key=lambda row: -abs((row["adapted_correct"] or 0) - (row["base_correct"] or 0)))
+    return rows[:most]
+
