@@ -52,6 +52,20 @@ def build_tiny(name):
 
 
 @pytest.fixture
+def char_tokenizer():
+    """One token a printable character; the new line is one too."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Split
+    from transformers import PreTrainedTokenizerFast
+
+    names = ["<pad>", "<s>", "</s>", "\n", *map(chr, range(32, 125))]
+    characters = Tokenizer(WordLevel({name: i for i, name in enumerate(names)}, unk_token="<pad>"))
+    characters.pre_tokenizer = Split("", "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=characters, pad_token="<pad>", eos_token="</s>")
+
+
+@pytest.fixture
 def tiny_llama():
     return build_tiny("llama")
 

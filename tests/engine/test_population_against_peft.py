@@ -48,7 +48,11 @@ def test_greedy_generation_equals_peft_generate(engine, make_adapter, tmp_path):
         for prompt, text in zip(PROMPTS, texts[index], strict=True):
             ids = torch.tensor([engine.base.encode(prompt)])
             out = model.generate(
-                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=9, do_sample=False, pad_token_id=0
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=9,
+                do_sample=False,
+                pad_token_id=0,
             )
             new = out[0, ids.shape[1] :].tolist()
             new = new[: new.index(engine.base.end_tokens[0])] if engine.base.end_tokens[0] in new else new

@@ -1,9 +1,5 @@
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
-from transformers import PreTrainedTokenizerFast
 
 from evolora.engine import Base, Engine
 from evolora.search import AdamW, Eggroll
@@ -12,12 +8,8 @@ PROMPTS, ANSWERS = ["ab ->", "cde ->", "f ->"], [" b", " d", " f"]
 
 
 @pytest.fixture
-def engine(tiny_llama):
-    names = ["<pad>", "<s>", "</s>", *map(chr, range(32, 126))]
-    characters = Tokenizer(WordLevel({name: i for i, name in enumerate(names)}, unk_token="<pad>"))
-    characters.pre_tokenizer = Split("", "isolated")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters, pad_token="<pad>", eos_token="</s>")
-    return Engine(Base(tiny_llama, tokenizer, "tiny"))
+def engine(tiny_llama, char_tokenizer):
+    return Engine(Base(tiny_llama, char_tokenizer, "tiny"))
 
 
 def likelihood(engine, members):

@@ -49,9 +49,13 @@ class Factors:
 
     def __post_init__(self) -> None:
         if self.a.ndim != 2 or self.b.ndim != 2 or self.a.shape[0] != self.b.shape[1]:
-            raise AdapterError(f"factors of shapes {tuple(self.b.shape)} and {tuple(self.a.shape)} do not multiply")
+            raise AdapterError(
+                f"factors of shapes {tuple(self.b.shape)} and {tuple(self.a.shape)} do not multiply"
+            )
         if self.magnitude is not None and self.magnitude.shape != (self.b.shape[0],):
-            raise AdapterError(f"a magnitude of shape {tuple(self.magnitude.shape)} does not fit {self.b.shape[0]} outputs")
+            raise AdapterError(
+                f"a magnitude of shape {tuple(self.magnitude.shape)} does not fit {self.b.shape[0]} outputs"
+            )
 
     @property
     def rank(self) -> int:

@@ -5,9 +5,10 @@ purpose; the four counter words are (position, tensor, pair, step), so two diffe
 a stream, and the same address gives the same bits whole, chunked, in any process, on any machine.
 
 Each 16 bits become one deviate through a table of the normal quantiles at (k + 1/2) / 65536, scaled to unit
-variance. The deviates are symmetric, have kurtosis 2.999 and end at 4.33 standard deviations; the distribution function is
-within 1/131072 of the normal one everywhere. This is 6 times as fast as a ziggurat, and exact: no
-transcendental function runs per deviate, so no library version or vector unit can change a bit.
+variance. The deviates are symmetric, have kurtosis 2.999 and end at 4.33 standard deviations; the
+distribution function is within 1/131072 of the normal one everywhere. This is 6 times as fast as a
+ziggurat, and exact: no transcendental function runs per deviate, so no library version or vector unit can
+change a bit.
 """
 
 from __future__ import annotations
@@ -48,7 +49,13 @@ def _stream(seed: int, step: int, pair: int, tensor: str, purpose: str) -> np.ra
 
 
 def normal(
-    out: NDArray[np.float32], *, seed: int, step: int = 0, pair: int = 0, tensor: str = "", purpose: str = "search"
+    out: NDArray[np.float32],
+    *,
+    seed: int,
+    step: int = 0,
+    pair: int = 0,
+    tensor: str = "",
+    purpose: str = "search",
 ) -> NDArray[np.float32]:
     """Fills ``out`` (contiguous float32, any shape) with unit normal deviates of the given address."""
     flat = out.reshape(-1)
@@ -57,7 +64,9 @@ def normal(
     return out
 
 
-def uniform(count: int, *, seed: int, step: int = 0, pair: int = 0, tensor: str = "", purpose: str) -> NDArray[np.float64]:
+def uniform(
+    count: int, *, seed: int, step: int = 0, pair: int = 0, tensor: str = "", purpose: str
+) -> NDArray[np.float64]:
     """``count`` numbers in [0, 1) of the given address, 53 bits each."""
     bits = _stream(seed, step, pair, tensor, purpose).random_raw(count)
     return (bits >> np.uint64(11)) * 2.0**-53

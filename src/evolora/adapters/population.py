@@ -57,7 +57,7 @@ class Population(ABC):
     ranks: Mapping[str, int]
     ids: Sequence[str]
     parents: Sequence[tuple[str, ...]] = ()
-    shared: Mapping[str, Tensor] = {}  # noqa: RUF012 (an immutable default)
+    shared: Mapping[str, Tensor] = {}
     group: int = 1
 
     def __len__(self) -> int:
@@ -115,7 +115,11 @@ class Stacked(Population):
         self.ids = tuple(ids) if ids is not None else tuple(a.name for a in adapters)
 
     def block(self, members: Sequence[int]) -> dict[str, Stack]:
-        return {name: self._stack(name, [self.adapters[i].modules.get(name) for i in members]) for name in self.specs}
+        """See :meth:`Population.block`; each member is a group of its own."""
+        return {
+            name: self._stack(name, [self.adapters[i].modules.get(name) for i in members])
+            for name in self.specs
+        }
 
     def _stack(self, name: str, factors: Sequence[Factors | None]) -> Stack:
         import torch

@@ -76,7 +76,9 @@ class Base:
         ends += configured if isinstance(configured, list) else [configured]
         known = tuple(dict.fromkeys(int(e) for e in ends if e is not None))
         if not known:
-            raise ModelError("the tokenizer has no end-of-text token", where=self.name, mend="set tokenizer.eos_token")
+            raise ModelError(
+                "the tokenizer has no end-of-text token", where=self.name, mend="set tokenizer.eos_token"
+            )
         return known
 
     def endings(self, stop: str | None) -> tuple[int, ...]:
@@ -117,7 +119,9 @@ class Base:
             ModelError: the tokenizer has no chat template.
         """
         if not getattr(self.tokenizer, "chat_template", None):
-            raise ModelError("the tokenizer has no chat template", where=self.name, mend="give 'prompt' texts instead")
+            raise ModelError(
+                "the tokenizer has no chat template", where=self.name, mend="give 'prompt' texts instead"
+            )
         chat: list[dict[str, Any]] = [dict(message) for message in messages]
         return str(self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
 
@@ -127,7 +131,11 @@ class Base:
         self.check_specs(adapter.specs, adapter.base, recorded, adapter.name)
 
     def check_specs(
-        self, specs: Mapping[str, ModuleSpec], base_name: str | None, base_fingerprint: str | None, where: object
+        self,
+        specs: Mapping[str, ModuleSpec],
+        base_name: str | None,
+        base_fingerprint: str | None,
+        where: object,
     ) -> None:
         """The same check from shapes alone (a preflight has read no values)."""
         known = self.structure.specs

@@ -66,7 +66,9 @@ def refuse_empty(prompts: Sequence[Sequence[int]]) -> None:
     """Raises InputError for a prompt without a token: nothing could predict its first answer token."""
     for index, prompt in enumerate(prompts):
         if not prompt:
-            raise InputError("the prompt is empty", where=f"prompt {index}", mend="give it at least one character")
+            raise InputError(
+                "the prompt is empty", where=f"prompt {index}", mend="give it at least one character"
+            )
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,9 @@ class Engine:
                 with attached(self.base, terms, bound.shared):
                     for first in range(0, len(order), cut.prompts):
                         chosen = order[first : first + cut.prompts]
-                        rows = join([encoded[i][0] for i in chosen], [encoded[i][1] for i in chosen], self._pad)
+                        rows = join(
+                            [encoded[i][0] for i in chosen], [encoded[i][1] for i in chosen], self._pad
+                        )
                         found, right = self._score_rows(bound, rows, len(block), endings)
                         where = (torch.tensor(block)[:, None], torch.tensor(chosen)[None, :])
                         log_likelihood[where], exact[where] = found.cpu(), right.cpu()
@@ -157,7 +159,13 @@ class Engine:
             stop: what ends an answer, beside the end of text.
         """
         terms = {
-            name: Term(a[name].to(self.base.dtype)[None], (b[name] * scale).to(self.base.dtype)[None], None, None, kind)
+            name: Term(
+                a[name].to(self.base.dtype)[None],
+                (b[name] * scale).to(self.base.dtype)[None],
+                None,
+                None,
+                kind,
+            )
             for name, kind in ((name, self.base.structure.specs[name].kind) for name in a)
         }
         encoded = self._encode(prompts, answers, stop)
@@ -266,7 +274,10 @@ class Engine:
     def blocks(self, bound: Bound, cut: Plan) -> Iterator[tuple[range, Mapping[str, Term]]]:
         """Blocks of members with their factors, made one after another."""
         for block in cut.blocks(bound.count):
-            yield block, ({} if bound.population is None else prepare(self.base, bound.population.block(block)))
+            yield (
+                block,
+                ({} if bound.population is None else prepare(self.base, bound.population.block(block))),
+            )
 
     def forward(
         self, bound: Bound, ids: Tensor, members: int, *, positions: Tensor | None, **arguments: Any
@@ -278,7 +289,9 @@ class Engine:
         """
         runner = Forward(self.base, members, bound.start)
         out = runner(ids.to(self.base.device), positions, **arguments)
-        self.count(bound, ids, members, keys=ids.shape[1], head_rows=0 if positions is None else len(positions))
+        self.count(
+            bound, ids, members, keys=ids.shape[1], head_rows=0 if positions is None else len(positions)
+        )
         return out
 
     def count(self, bound: Bound, ids: Tensor, members: int, *, keys: int, head_rows: int) -> None:
@@ -303,13 +316,17 @@ class Engine:
         self, prompts: Sequence[str], answers: Sequence[str], stop: str | None
     ) -> list[tuple[list[int], list[int]]]:
         if len(prompts) != len(answers):
-            raise InputError(f"{len(prompts)} prompts and {len(answers)} answers", mend="give one answer a prompt")
+            raise InputError(
+                f"{len(prompts)} prompts and {len(answers)} answers", mend="give one answer a prompt"
+            )
         encoded = [self.base.encode(p) for p in prompts]
         refuse_empty(encoded)
         end = self.base.endings(stop)[0]
         return [(p, [*self.base.encode(a, answer=True), end]) for p, a in zip(encoded, answers, strict=True)]
 
-    def _score_rows(self, bound: Bound, rows: Sequences, members: int, endings: Tensor) -> tuple[Tensor, Tensor]:
+    def _score_rows(
+        self, bound: Bound, rows: Sequences, members: int, endings: Tensor
+    ) -> tuple[Tensor, Tensor]:
         import torch
 
         logits = self.forward(bound, rows.ids, members, positions=rows.positions)

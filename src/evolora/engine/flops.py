@@ -47,7 +47,14 @@ class FlopModel:
         return cls(tuple(layer), 4.0 * width, 2.0 * spec.d_in * spec.d_out)
 
     def forward(
-        self, *, rows: int, tokens: int, keys: int, head_rows: int, shared_rows: int | None = None, start: int = 0
+        self,
+        *,
+        rows: int,
+        tokens: int,
+        keys: int,
+        head_rows: int,
+        shared_rows: int | None = None,
+        start: int = 0,
     ) -> float:
         """FLOPs of ``rows`` sequences of ``tokens`` new tokens that attend to ``keys`` keys.
 
@@ -61,5 +68,6 @@ class FlopModel:
 def adapter_flops(specs: Mapping[str, ModuleSpec], ranks: Mapping[str, int]) -> float:
     """FLOPs per token of one member's low-rank products (a look-up in an embedding's A is free)."""
     return sum(
-        2.0 * ranks[name] * (spec.d_out + (spec.d_in if spec.kind == "linear" else 0)) for name, spec in specs.items()
+        2.0 * ranks[name] * (spec.d_out + (spec.d_in if spec.kind == "linear" else 0))
+        for name, spec in specs.items()
     )

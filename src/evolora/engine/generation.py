@@ -81,7 +81,11 @@ def generate(
                 if temperature > 0:
                     draws = [
                         noise.uniform(
-                            max_new_tokens, seed=seed, pair=copies[p], tensor=f"{ids[m]}\0{prompts[p]}", purpose="sample"
+                            max_new_tokens,
+                            seed=seed,
+                            pair=copies[p],
+                            tensor=f"{ids[m]}\0{prompts[p]}",
+                            purpose="sample",
                         )
                         for m in block
                         for p in chosen
@@ -136,7 +140,9 @@ class _Decoder:
         self.engine, self.bound, self.terms, self.members = engine, bound, terms, members
         self.prompts = list(prompts)
         self.stops = engine.base.stops(stop)
-        self.cache_name = next((n for n in ("past_key_values", "cache") if accepts(engine.base.model, n)), None)
+        self.cache_name = next(
+            (n for n in ("past_key_values", "cache") if accepts(engine.base.model, n)), None
+        )
 
     def run(self, max_new_tokens: int, choose: _Chooser) -> list[list[int]]:
         """New tokens of every row, without the end."""
@@ -160,7 +166,9 @@ class _Decoder:
                     step += 1
                     left = int(running.sum())
                     if left == 0 or step == max_new_tokens:
-                        self.engine.ledger.generated_tokens += int((out[:, :step] != base.end_tokens[0]).sum())
+                        self.engine.ledger.generated_tokens += int(
+                            (out[:, :step] != base.end_tokens[0]).sum()
+                        )
                         return self._trim(out, step)
                     if left <= _LEAVE * len(running):
                         keep, kept = self._stay(running, members)
@@ -170,7 +178,9 @@ class _Decoder:
                     logits = self._step(token, mask, cache)
             chosen = torch.tensor(keep, device=base.device)
             if self.terms:
-                terms = {path: term.take(torch.tensor(kept, device=base.device)) for path, term in terms.items()}
+                terms = {
+                    path: term.take(torch.tensor(kept, device=base.device)) for path, term in terms.items()
+                }
             members = len(kept)
             cache.batch_select_indices(chosen)
             rows, running, token, mask = rows[chosen], running[chosen], token[chosen], mask[chosen]
@@ -195,7 +205,9 @@ class _Decoder:
         with attached(base, self.terms, bound.shared):
             logits = self.engine.forward(bound, ids, self.members, positions=last, **arguments)
         if not hasattr(cache, "batch_select_indices") or cache.get_seq_length() != ids.shape[1]:
-            raise ModelError(f"{type(base.model).__name__} keeps a state that cannot be batched", where=base.name)
+            raise ModelError(
+                f"{type(base.model).__name__} keeps a state that cannot be batched", where=base.name
+            )
         wide = self.members * len(ids)
         fan = torch.arange(len(ids), device=base.device).repeat(self.members)
         for layer in cache.layers[: bound.start if self.members > 1 else 0]:

@@ -89,7 +89,9 @@ def _gain(base: Base, path: str, stack: Stack, a: Tensor, b: Tensor) -> Tensor:
 
     weight = plain_weight(base.model.get_submodule(path))
     if weight is None or stack.kind != "linear" or stack.coefficient is not None:
-        raise ModelError("DoRA needs the norms of a plain float weight", where=path, mend="load the base unquantised")
+        raise ModelError(
+            "DoRA needs the norms of a plain float weight", where=path, mend="load the base unquantised"
+        )
     assert stack.magnitude is not None
     magnitude = stack.magnitude.to(a.device)
     gain = magnitude / weight_norms(weight.float(), a, b)
@@ -194,7 +196,10 @@ def _group_hooks(
     for path, term in members:
         bias = getattr(base.model.get_submodule(path), "bias", None)
         rank = term.a.shape[1]
-        yield _linear_hook(projection, slice(start, start + rank), len(members), term, bias, differentiable), path
+        yield (
+            _linear_hook(projection, slice(start, start + rank), len(members), term, bias, differentiable),
+            path,
+        )
         start += rank
 
 

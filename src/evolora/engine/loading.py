@@ -38,7 +38,9 @@ def load_base(
 
     name = str(name)
     if dtype not in _DTYPES:
-        raise ModelError(f"dtype '{dtype}' is unknown", where="dtype", mend=f"choose one of {', '.join(_DTYPES)}")
+        raise ModelError(
+            f"dtype '{dtype}' is unknown", where="dtype", mend=f"choose one of {', '.join(_DTYPES)}"
+        )
     place = _device(device)
     reference = name
     if name in BUNDLED:
@@ -49,10 +51,14 @@ def load_base(
     elif Path(name).is_dir():
         folder = Path(name)
         if not (folder / "config.json").is_file():
-            raise ModelError("the folder has no config.json", where=name, mend="point to a transformers model folder")
+            raise ModelError(
+                "the folder has no config.json", where=name, mend="point to a transformers model folder"
+            )
     elif Path(name).is_file() or name.startswith((".", "/", "~")) or name.count("/") != 1:
         known = ", ".join(BUNDLED)
-        raise ModelError(f"no model '{name}'", mend=f"give {known}, a Hub id (owner/name), a folder or a .gguf file")
+        raise ModelError(
+            f"no model '{name}'", mend=f"give {known}, a Hub id (owner/name), a folder or a .gguf file"
+        )
     else:
         return _load(name, name, reference, getattr(torch, dtype), place, trust_remote_code)
     return _load(str(folder), name, reference, getattr(torch, dtype), place, trust_remote_code)
@@ -68,7 +74,9 @@ def _load(source: str, name: str, reference: str, dtype: torch.dtype, device: st
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        mend = "check the folder" if local else "check the name and the network, or give a folder that you have"
+        mend = (
+            "check the folder" if local else "check the name and the network, or give a folder that you have"
+        )
         raise ModelError(f"cannot load the model: {reason}", where=name, mend=mend) from error
     return Base(model.to(device), tokenizer, name, reference)
 
@@ -83,7 +91,9 @@ def _device(device: str) -> str:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ModelError(f"device '{device}' cannot be used: {str(error).splitlines()[0]}", where="device") from None
+        raise ModelError(
+            f"device '{device}' cannot be used: {str(error).splitlines()[0]}", where="device"
+        ) from None
     return device
 
 
@@ -134,7 +144,9 @@ def convert_gguf(file: Path) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(target.parent).free < 9 * size:
-            raise ModelError("not enough disk space to convert it", where=file, mend="set EVOLORA_CACHE elsewhere")
+            raise ModelError(
+                "not enough disk space to convert it", where=file, mend="set EVOLORA_CACHE elsewhere"
+            )
         draft = Path(tempfile.mkdtemp(prefix=".converting-", dir=target.parent))
     except OSError as error:
         raise ModelError(
@@ -154,7 +166,9 @@ def convert_gguf(file: Path) -> Path:
     except (OSError, ValueError, KeyError, NotImplementedError, RuntimeError) as error:
         if (target / "config.json").is_file():  # another process was first
             return target
-        raise ModelError(f"the GGUF file cannot be converted: {str(error).splitlines()[0]}", where=file) from error
+        raise ModelError(
+            f"the GGUF file cannot be converted: {str(error).splitlines()[0]}", where=file
+        ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return target

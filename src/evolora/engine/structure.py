@@ -84,12 +84,16 @@ def probe(model: nn.Module) -> Structure:
     paths = {id(module): path for path, module in model.named_modules()}
     stacks = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len({type(c) for c in m}) == 1]
     if not stacks:
-        raise ModelError(f"{name} has no stack of equal layers", mend="evolora adapts decoder-only language models")
+        raise ModelError(
+            f"{name} has no stack of equal layers", mend="evolora adapts decoder-only language models"
+        )
     stack = max(stacks, key=lambda m: sum(p.numel() for p in m.parameters()))
     layers = tuple(paths[id(layer)] for layer in stack)
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if head is None:
-        raise ModelError(f"{name} has no output embedding", mend="load a model with a language-modelling head")
+        raise ModelError(
+            f"{name} has no output embedding", mend="load a model with a language-modelling head"
+        )
 
     calls: dict[str, tuple[int, tuple[int, ...]]] = {}
     batched: set[tuple[str | int, ...]] = set()
@@ -185,17 +189,25 @@ def select(structure: Structure, targets: Targets, layers: Layers) -> dict[str, 
     if targets == "all-linear":
         found = linear
     elif targets in ("attention", "mlp"):
-        found = {p: s for p, s in linear.items() if bool(re.search("attn|attention", p)) == (targets == "attention")}
+        found = {
+            p: s
+            for p, s in linear.items()
+            if bool(re.search("attn|attention", p)) == (targets == "attention")
+        }
     elif isinstance(targets, str):
         try:
             found = {p: s for p, s in structure.specs.items() if re.fullmatch(targets, p)}
         except re.error as error:
             raise ConfigError(f"'{targets}' is no regular expression: {error}", where="targets") from None
     else:
-        found = {p: s for p, s in structure.specs.items() if any(p == t or p.endswith("." + t) for t in targets)}
+        found = {
+            p: s for p, s in structure.specs.items() if any(p == t or p.endswith("." + t) for t in targets)
+        }
         missing = [t for t in targets if not any(p == t or p.endswith("." + t) for p in found)]
         if missing:
-            raise ConfigError(f"no module is called {', '.join(missing)}", where="targets", mend=_known(structure))
+            raise ConfigError(
+                f"no module is called {', '.join(missing)}", where="targets", mend=_known(structure)
+            )
     if layers is not None:
         found = {p: s for p, s in found.items() if structure.layer_of[p] in wanted}
     if not found:
@@ -227,5 +239,7 @@ def _layers(layers: Layers, depth: int) -> set[int]:
         layers = [int(index) for index in layers.split(",")]
     bad = [index for index in layers if not -depth <= index < depth]
     if bad:
-        raise ConfigError(f"there is no layer {bad[0]}", where="layers", mend=f"the model has layers 0 to {depth - 1}")
+        raise ConfigError(
+            f"there is no layer {bad[0]}", where="layers", mend=f"the model has layers 0 to {depth - 1}"
+        )
     return {index % depth for index in layers}
