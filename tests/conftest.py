@@ -93,3 +93,33 @@ def tiny_qwen3():
 @pytest.fixture(params=["llama", "gpt2", "opt", "neox", "qwen3"])
 def tiny_model(request):
     return build_tiny(request.param)
+
+
+CHARACTERS = [chr(code) for code in range(32, 127)] + ["\n"]
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory):
+    """A random Llama with one token a character, as transformers saves it."""
+    import torch
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", *CHARACTERS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    config = LlamaConfig(
+        vocab_size=len(vocabulary), hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=256,
+        pad_token_id=0, bos_token_id=1, eos_token_id=1,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("model")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>").save_pretrained(
+        folder
+    )
+    return folder

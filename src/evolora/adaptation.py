@@ -1,15 +1,19 @@
 """The main job: a method improves an adapter on a problem until a budget is spent.
 
     state = method.init(template, seed)
-    repeat   population = method.ask(state);  rewards = problem.evaluate(population);  state = method.tell(...)
-    adapter = method.adapter(state);  base and adapter answer the test prompts, which nothing has seen before
+    until the budget is spent:
+        population = method.ask(state)
+        rewards = problem.evaluate(population, step)
+        state, metrics = method.tell(state, rewards, progress)
+    adapter = method.adapter(state)
 
-With a run folder every step is journalled, the state is saved every half minute, and a run that was killed goes on bit
-for bit.
+Then base and adapter answer the test prompts, which nothing has seen before. With a run folder every step is
+journalled, the state is saved every half minute, and a run that was killed goes on bit for bit.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,13 +26,14 @@ from evolora.problems.problem import render
 from evolora.progress import Progress
 from evolora.runs import Interrupt, RunFolder
 from evolora.search import GradientMethod, Method
-from evolora.search.state import State, from_checkpoint, to_checkpoint
+from evolora.search.state import from_checkpoint, to_checkpoint
 from evolora.version import __version__
 
 if TYPE_CHECKING:
     from evolora.adapters import Adapter
 
-CHECKPOINT_SECONDS = 30.0
+SAVE_SECONDS = 30.0  # a state is saved at least this often,
+SAVE_SHARE = 20  # and more often where saving takes at most a twentieth of the time
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +121,13 @@ class _Search:
         seed: int,
         start: Adapter | None,
     ) -> None:
-        self.problem, self.method, self.budget, self.run, self.progress = problem, method, budget, run, progress
+        self.problem, self.method, self.budget, self.run, self.progress = (
+            problem,
+            method,
+            budget,
+            run,
+            progress,
+        )
         self.ledger, self.journal, self.stopped = Ledger(), [], ""
         self.last_cost: dict[str, float] = {}
         saved = run.resume() if run is not None else None
@@ -138,16 +149,18 @@ class _Search:
         limits = self.budget.limits()
         name = self.budget.nearest(self.budget.spent(self.state.step, self.ledger))[0]
         self.progress.start(limits[name], name)
-        saved_at, saved_step = time.monotonic(), self.state.step
+        saved_step, saved_at, pause = self.state.step, time.monotonic(), 0.0
         try:
             with Interrupt() as interrupt:
                 while True:
                     name, fraction = self.budget.nearest(self.budget.spent(self.state.step, self.ledger))
                     over = fraction >= 1
-                    due = over or interrupt.requested or time.monotonic() - saved_at > CHECKPOINT_SECONDS
+                    due = over or interrupt.requested or time.monotonic() - saved_at >= pause
                     if due and self.run is not None and self.state.step > saved_step:
+                        began = time.monotonic()
                         self._save()
-                        saved_at, saved_step = time.monotonic(), self.state.step
+                        saved_step, saved_at = self.state.step, time.monotonic()
+                        pause = min(SAVE_SECONDS, SAVE_SHARE * (saved_at - began))
                     if over:
                         self.stopped = f"{name} budget spent"
                         return
@@ -176,8 +189,12 @@ class _Search:
         step = self.state.step
         if isinstance(self.method, GradientMethod):
             examples = self.problem.batch(step)
-            pairs = list(zip(render(self.problem.engine.base, examples), (e.answer for e in examples), strict=True))
-            ahead = {key: value + self.last_cost.get(key, 0.0) for key, value in spent.items()} | {"steps": step + 1}
+            pairs = list(
+                zip(render(self.problem.engine.base, examples), (e.answer for e in examples), strict=True)
+            )
+            ahead = {key: value + self.last_cost.get(key, 0.0) for key, value in spent.items()} | {
+                "steps": step + 1
+            }
             fraction = self.budget.nearest(ahead)[1]
             self.state, metrics = self.method.step(
                 self.state, self.problem.engine, pairs, min(1.0, fraction), stop=self.problem.task.stop
@@ -220,8 +237,12 @@ def _test(problem: Problem, adapter: Adapter, progress: Progress) -> tuple[Evalu
     outer, engine.ledger = engine.ledger, Ledger()
     began = time.perf_counter()
     try:
-        (base,) = evaluate(engine, None, examples, problem.reward, problem.max_new_tokens, stop=problem.task.stop)
-        (adapted,) = evaluate(engine, adapter, examples, problem.reward, problem.max_new_tokens, stop=problem.task.stop)
+        (base,) = evaluate(
+            engine, None, examples, problem.reward, problem.max_new_tokens, stop=problem.task.stop
+        )
+        (adapted,) = evaluate(
+            engine, adapter, examples, problem.reward, problem.max_new_tokens, stop=problem.task.stop
+        )
         engine.ledger.seconds += time.perf_counter() - began
         return base, adapted, engine.ledger
     finally:
@@ -230,7 +251,7 @@ def _test(problem: Problem, adapter: Adapter, progress: Progress) -> tuple[Evalu
 
 def samples(problem: Problem, outcome: Adaptation, most: int = 50) -> list[dict[str, Any]]:
     """Test prompts with both answers, those that changed first."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     columns = zip(
         problem.split("test"),
         outcome.base.completions,
@@ -250,6 +271,9 @@ def samples(problem: Problem, outcome: Adaptation, most: int = 50) -> list[dict[
                 "adapted_correct": now,
             }
         )
-    rows.sort(key=lambda row: -abs((row["adapted_correct"] or 0) - (row["base_correct"] or 0)))
-    return rows[:most]
+    return sorted(rows, key=_changed, reverse=True)[:most]
 
+
+def _changed(row: Mapping[str, Any]) -> float:
+    change = abs(row["adapted_correct"] - row["base_correct"])
+    return 0.0 if math.isnan(change) else change

@@ -55,4 +55,6 @@ class Budget:
 
     def nearest(self, spent: dict[str, float]) -> tuple[str, float]:
         """The limit that is nearest to its end, and the fraction of it that is spent (1 or more: the end)."""
-        return max(((name, spent[name] / limit) for name, limit in self.limits().items()), key=lambda pair: pair[1])
+        return max(
+            ((name, spent[name] / limit) for name, limit in self.limits().items()), key=lambda pair: pair[1]
+        )

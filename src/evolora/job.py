@@ -28,8 +28,8 @@ _MAY_CHANGE = ("budget_steps", "budget_evaluations", "budget_flops", "budget_sec
 def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str, Any]:
     """Adapts as the configuration says, in its run folder; returns what ``result.json`` holds.
 
-    What can be wrong with the input is found before the folder is made; where the first rewards all fail, the folder
-    is removed again.
+    What can be wrong with the input is found before the folder is made; where the first rewards all fail,
+    the folder is removed again.
 
     Raises:
         InputError: an option, the task, the reward, the model, the start or the folder is wrong.
@@ -39,7 +39,9 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
     if not config.resume:
         refuse_unless_free(Contents(config.out), config.overwrite)
     method = make_method(config.method, **config.options)
-    budget = Budget(**config.budgets())
+    budget = Budget(
+        config.budget_steps, config.budget_evaluations, config.budget_flops, config.budget_seconds
+    )
     task = load_task(config.task, seed=config.seed, **config.sizes())
     for warning in task.warnings:
         progress.note(f"{task.name}: {warning}")
@@ -134,4 +136,3 @@ def demo_config(seed: int = 0, out: str | Path = "runs/demo") -> AdaptConfig:
         seed=seed,
         out=Path(out),
     )
-

@@ -78,12 +78,12 @@ def test_the_installed_command_fails_in_one_line():
 def test_sigint_ends_the_true_process_with_130(tmp_path):
     code = (
         "import sys, types, time\n"
-        "fake = types.ModuleType('evolora.adapt')\n"
+        "fake = types.ModuleType('evolora.job')\n"
         "def adapt(config, progress):\n"
         "    print('ready', file=sys.stderr, flush=True)\n"
         "    time.sleep(60)\n"
-        "fake.adapt = adapt\n"
-        "sys.modules['evolora.adapt'] = fake\n"
+        "fake.carry_out = adapt\n"
+        "sys.modules['evolora.job'] = fake\n"
         "from evolora.cli import main; main()"
     )
     process = subprocess.Popen(

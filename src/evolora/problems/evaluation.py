@@ -107,7 +107,9 @@ def evaluate(
     completions = engine.generate(members, prompts, max_new_tokens=max_new_tokens, stop=stop)
     evaluations = []
     if reward.needs == "score":
-        values = reward.from_scores(engine.score(members, prompts, [e.answer for e in examples], stop=stop)).tolist()
+        values = reward.from_scores(
+            engine.score(members, prompts, [e.answer for e in examples], stop=stop)
+        ).tolist()
     for i, (name, said) in enumerate(zip(_names(members), completions, strict=True)):
         before = Counter(reward.failures)
         rewards = values[i] if reward.needs == "score" else judge(reward, examples, [said])[0].tolist()

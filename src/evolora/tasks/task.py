@@ -80,7 +80,7 @@ class Task:
         description: one line.
         source: where the data come from, and their licence where it is not the package's.
         warnings: what was mended or left out while the data were read, one line each.
-        stop: what ends an answer beside the end of text: ``"\\n"`` where answers are one line.
+        stop: what ends an answer beside the end of text: a line break where answers are one line.
 
     Raises:
         TaskError: a split is empty, or a prompt stands in two splits.

@@ -1,0 +1,207 @@
+"""The main job, end to end, on a tiny random model: what it leaves, and that a killed run ends like any other."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from evolora.adapters import Adapter
+from evolora.config import AdaptConfig
+from evolora.engine import Engine, load_base
+from evolora.errors import RewardError, RunError
+from evolora.job import carry_out
+from evolora.progress import Progress
+
+
+@pytest.fixture
+def toy_task(tmp_path):
+    file = tmp_path / "toy.jsonl"
+    rows = [
+        {"prompt": f"{a}{b}:", "answer": "e", "split": split, "family": b}
+        for split, letters in (("train", "abcdefgh"), ("validation", "ij"), ("test", "klmnopqr"))
+        for a in letters
+        for b in "xy"
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    return file
+
+
+@pytest.fixture
+def config(toy_task, model_folder, tmp_path):
+    return AdaptConfig(
+        model=str(model_folder),
+        task=str(toy_task),
+        reward="logprob",
+        options={"population": 8, "sigma": 0.05, "lr": 1.0},
+        batch=4,
+        budget_steps=6,
+        out=tmp_path / "run",
+    )
+
+
+def with_(config, **changes):
+    return config.model_copy(update=changes)
+
+
+def test_a_run_leaves_all_that_it_promises(config):
+    result = carry_out(config)
+    assert result["difference"]["value"] == pytest.approx(
+        result["adapted"]["accuracy"] - result["base"]["accuracy"], abs=1e-9
+    )
+    assert result["steps"] == 6
+    assert result["stopped"] == "steps budget spent"
+    assert result["ledger"]["evaluations"] == 6 * 8 * 4
+    assert set(result["adapted"]["families"]) == {"x", "y"}
+    assert result["adapted"]["n"] == 16
+    run = json.loads((config.out / "run.json").read_text())
+    assert run["status"] == "done"
+    assert run["base"]["fingerprint"] == load_base(config.model).fingerprint
+    journal = [json.loads(line) for line in (config.out / "journal.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in journal] == [1, 2, 3, 4, 5, 6]
+    assert journal[-1]["reward_mean"] > journal[0]["reward_mean"]
+    for name in ("report.html", "metrics.parquet", "config.yaml", "adapter/adapter_model.safetensors"):
+        assert (config.out / name).stat().st_size > 0
+
+
+def test_the_adapter_scores_in_peft_what_it_scored_in_the_run(config):
+    from peft import PeftModel
+
+    result = carry_out(with_(config, reward="exact", export_rank=64))
+    base = load_base(config.model)
+    before = Engine(base).generate(Adapter.load(result["adapter"]), ["kx:", "ly:"], max_new_tokens=5)[0]
+    model = PeftModel.from_pretrained(base.model, result["adapter"])
+    for prompt, text in zip(["kx:", "ly:"], before, strict=True):
+        ids = torch.tensor([base.encode(prompt)])
+        out = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False
+        )
+        assert base.tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True) == text
+
+
+@pytest.mark.parametrize("method", ["eggroll", "adamw"])
+def test_the_same_seed_gives_the_same_adapter_and_another_does_not(config, tmp_path, method):
+    options = config.options if method == "eggroll" else {"rank": 2}
+    config = with_(config, method=method, options=options)
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        carry_out(with_(config, seed=seed, out=tmp_path / name))
+    weights = [(tmp_path / name / "adapter/adapter_model.safetensors").read_bytes() for name in "abc"]
+    assert weights[0] == weights[1] != weights[2]
+
+
+@pytest.mark.parametrize(
+    ("budget", "stopped", "steps"),
+    [
+        ({"budget_evaluations": 70}, "evaluations", 3),
+        ({"budget_flops": 1.0}, "flops", 1),
+        ({"budget_steps": 9, "budget_evaluations": 64}, "evaluations", 2),
+        ({"budget_seconds": 1e-6}, "seconds", 1),
+    ],
+)
+def test_the_first_budget_spent_ends_the_run_and_is_named(config, budget, stopped, steps):
+    result = carry_out(with_(config, **{"budget_steps": None, **budget}))
+    assert (result["stopped"], result["steps"]) == (f"{stopped} budget spent", steps)
+
+
+def test_gradients_are_in_the_ledger(config):
+    result = carry_out(with_(config, method="adamw", options={"rank": 2}, budget_steps=2))
+    assert result["ledger"]["backward_flops"] > 0
+    assert result["ledger"]["evaluations"] == 8
+
+
+def test_an_interrupt_saves_and_the_resumed_run_ends_like_one_never_stopped(config, tmp_path):
+    whole = with_(config, out=tmp_path / "whole")
+    carry_out(whole)
+
+    class StopAt3(Progress):
+        def update(self, step, metrics):
+            if step == 3:
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(config, StopAt3())
+    assert json.loads((config.out / "run.json").read_text())["status"] == "stopped: interrupted"
+    carry_out(with_(config, resume=True))
+    same(config.out, whole.out)
+
+
+def same(one, other):
+    name = "adapter/adapter_model.safetensors"
+    assert (one / name).read_bytes() == (other / name).read_bytes()
+    journals = [
+        [json.loads(line) for line in (path / "journal.jsonl").read_text().splitlines()] for path in (one, other)
+    ]
+    for a, b in zip(*journals, strict=True):
+        a.pop("seconds"), b.pop("seconds")
+        assert a == b
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_run_that_is_killed_again_and_again_ends_like_one_never_killed(config, tmp_path, kills):
+    config = with_(config, budget_steps=40)
+    whole = with_(config, out=tmp_path / "whole")
+    carry_out(whole)
+    code = (
+        "import sys; from evolora.config import AdaptConfig; from evolora.job import carry_out\n"
+        "print('up', flush=True); carry_out(AdaptConfig.model_validate_json(sys.argv[1]))"
+    )
+    chance = random.Random(0)
+    for kill in range(kills):
+        resumed = with_(config, resume=kill > 0 and (config.out / "run.json").exists())
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, resumed.model_dump_json()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
+        )
+        process.stdout.readline()
+        time.sleep(chance.uniform(0.5, 4.5))
+        process.kill()
+        process.wait()
+        if (config.out / "run.json").exists() and json.loads((config.out / "run.json").read_text())["status"] == "done":
+            break
+    else:
+        carry_out(with_(config, resume=(config.out / "run.json").exists()))
+    same(config.out, whole.out)
+
+
+def test_a_reward_that_always_fails_is_an_error_and_leaves_nothing(config, tmp_path):
+    reward = tmp_path / "reward.py"
+    reward.write_text("def judge(prompts, completions, **columns):\n    raise ValueError('no judge today')\n")
+    with pytest.raises(RewardError, match="no judge today"):
+        carry_out(with_(config, reward=f"{reward}:judge"))
+    assert not config.out.exists()
+
+
+def test_an_existing_run_is_not_touched_unless_asked(config):
+    carry_out(config)
+    kept = (config.out / "run.json").read_bytes()
+    with pytest.raises(RunError, match="overwrite"):
+        carry_out(config)
+    assert (config.out / "run.json").read_bytes() == kept
+    carry_out(with_(config, overwrite=True, seed=3))
+    assert (config.out / "run.json").read_bytes() != kept
+
+
+def test_other_options_on_resume_are_named(config):
+    class Stop(Progress):
+        def update(self, step, metrics):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(config, Stop())
+    with pytest.raises(RunError, match="batch was 4, is 5"):
+        carry_out(with_(config, resume=True, batch=5))
+    assert carry_out(with_(config, resume=True, budget_steps=3))["steps"] == 3
+
+
+def test_the_base_is_never_written_to(config):
+    before = {f.name: f.read_bytes() for f in sorted(__import__("pathlib").Path(config.model).iterdir())}
+    carry_out(with_(config, method="adamw", options={}))
+    after = {f.name: f.read_bytes() for f in sorted(__import__("pathlib").Path(config.model).iterdir())}
+    assert before == after
