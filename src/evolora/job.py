@@ -129,10 +129,10 @@ def demo_config(seed: int = 0, out: str | Path = "runs/demo") -> AdaptConfig:
         task="demo",
         reward="exact",
         method="eggroll",
-        options={"sigma": 0.02, "lr": 1.0, "rank": 1, "population": 16},
-        layers="top:8",
+        options={"sigma": 0.03, "lr": 1.0, "rank": 1, "population": 32, "export_rank": 128},
+        layers="top:4",
         batch=32,
-        budget_steps=20,
+        budget_steps=15,
         seed=seed,
         out=Path(out),
     )
