@@ -8,9 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from evolora.adapters import Adapter, ModuleSpec
+from evolora.engine.batches import refuse_unusable
 from evolora.engine.fingerprint import fingerprint
-from evolora.engine.structure import Layers, Structure, Targets, probe, select
-from evolora.errors import AdapterError, ModelError
+from evolora.engine.probe import probe
+from evolora.engine.selection import Layers, Targets, select
+from evolora.engine.structure import Structure, embedding_scale
+from evolora.errors import AdapterError, InputError, ModelError
 
 if TYPE_CHECKING:
     import torch
@@ -25,14 +28,15 @@ class Base:
         model: a causal LM of transformers, in eval mode, no parameter requiring a gradient.
         tokenizer: its tokenizer.
         name: what the user asked for: a Hub id, a folder, or the name of the bundled model.
-        reference: what an exported adapter records as its base; PEFT's ``from_pretrained`` finds the model by it.
+        reference: what an exported adapter records as its base; PEFT's ``from_pretrained`` finds the model by
+            it.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
     reference: str = ""
-    _containing: dict[str, list[tuple[int, str]]] = field(default_factory=dict, repr=False)
+    _stop_tokens: dict[str, list[tuple[int, str]]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.model.eval()
@@ -46,8 +50,25 @@ class Base:
 
     @cached_property
     def structure(self) -> Structure:
-        """Layers, adaptable modules, shared inputs."""
+        """Layers, adaptable modules, shared inputs.
+
+        Raises:
+            ModelError: the model is no causal language model that the engine can run exactly.
+        """
         return probe(self.model)
+
+    @cached_property
+    def parts_anywhere(self) -> bool:
+        """Whether rows can part into members at any layer without changing a result (tried once)."""
+        from evolora.engine.passes import parts_exactly
+
+        return parts_exactly(self)
+
+    @property
+    def max_length(self) -> int | None:
+        """The most tokens of a sequence that the model has positions for; None where it says none."""
+        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        return int(limit) if limit and limit > 0 else None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -82,35 +103,107 @@ class Base:
         return known
 
     def endings(self, stop: str | None) -> tuple[int, ...]:
-        """Tokens that end an answer: end of text, and with ``stop`` every token that starts with it but for blanks.
+        """Tokens that end an answer: end of text, and each that has nothing but blanks before ``stop``.
 
         The first is the one appended to answers that are scored.
+
+        Raises:
+            InputError: ``stop`` is empty, or no single token of this tokenizer.
         """
         if stop is None:
             return self.end_tokens
-        first = self.encode(stop, answer=True)[:1]
-        blank_before = [i for i, text in self._texts(stop) if not text.split(stop)[0].strip()]
-        return tuple(dict.fromkeys([*first, *blank_before, *self.end_tokens]))
+        texts = self._containing(stop)
+        alone = [i for i, text in texts if text == stop]
+        blank_before = [i for i, text in texts if not text.split(stop)[0].strip()]
+        if not alone:
+            raise InputError(
+                f"{stop!r} is no single token of {self.name}, so answers that end with it cannot be scored",
+                where="stop",
+                mend="use a reward of the completion, or another stop",
+            )
+        return tuple(dict.fromkeys([*alone, *blank_before, *self.end_tokens]))
 
     def stops(self, stop: str | None) -> tuple[int, ...]:
         """Tokens after which a completion is over: end of text, and every token that contains ``stop``."""
-        return self.end_tokens if stop is None else (*self.end_tokens, *(i for i, _ in self._texts(stop)))
+        return (
+            self.end_tokens if stop is None else (*self.end_tokens, *(i for i, _ in self._containing(stop)))
+        )
 
-    def _texts(self, stop: str) -> list[tuple[int, str]]:
-        if stop not in self._containing:
+    def _containing(self, stop: str) -> list[tuple[int, str]]:
+        if not stop:
+            raise InputError("the text is empty", where="stop", mend="leave it out")
+        if stop not in self._stop_tokens:
             texts = self.tokenizer.batch_decode([[i] for i in range(len(self.tokenizer))])
-            self._containing[stop] = [(i, text) for i, text in enumerate(texts) if stop in text]
-        return self._containing[stop]
+            self._stop_tokens[stop] = [(i, text) for i, text in enumerate(texts) if stop in text]
+        return self._stop_tokens[stop]
 
     def modules(self, targets: Targets = "all-linear", layers: Layers = None) -> dict[str, ModuleSpec]:
-        """Modules to adapt, by name and shape. See ``structure.select`` for what ``targets`` and ``layers`` take."""
+        """Modules to adapt, by name and shape; ``evolora.engine.selection`` says what the arguments take."""
         return select(self.structure, targets, layers)
 
+    def embedding_scale(self, path: str) -> float:
+        """What a module multiplies an embedding's rows by; 1 for all other modules."""
+        module = self.model.get_submodule(path)
+        return embedding_scale(module) if self.structure.specs[path].kind == "embedding" else 1.0
+
+    @cached_property
+    def _start(self) -> list[int]:
+        """The special tokens that the tokenizer sets before a text (one that it appends is left out)."""
+        plain = self.tokenizer("a", add_special_tokens=False)["input_ids"]
+        framed = self.tokenizer("a")["input_ids"]
+        places = [i for i in range(len(framed)) if framed[i : i + len(plain)] == plain]
+        return list(framed[: places[0]]) if places else []
+
     def encode(self, text: str, *, answer: bool = False) -> list[int]:
-        """Token ids. Prompts get the tokenizer's special tokens (unless they carry them already), answers do not."""
-        start = self.tokenizer.bos_token
-        special = not answer and not (start and text.startswith(start))
-        return list(self.tokenizer(text, add_special_tokens=special)["input_ids"])
+        """Token ids; prompts start with the tokenizer's special tokens (unless they carry them)."""
+        return self._encode_all([text], starts=not answer)[0]
+
+    def encode_prompts(self, prompts: Sequence[str], *, new_tokens: int = 0) -> list[list[int]]:
+        """Token ids of prompts that up to ``new_tokens`` will follow.
+
+        Raises:
+            InputError: an empty prompt, or one that is too long for the model.
+        """
+        encoded = self._encode_all(prompts, starts=True)
+        refuse_unusable(encoded, [new_tokens] * len(encoded), self.max_length)
+        return encoded
+
+    def encode_pairs(
+        self, prompts: Sequence[str], answers: Sequence[str], stop: str | None = None
+    ) -> list[tuple[list[int], list[int]]]:
+        """Token ids of prompts and of their answers with the end.
+
+        An answer is tokenised after its prompt, as a model writes it; where the tokens of the two would grow
+        together, it is tokenised alone.
+
+        Raises:
+            InputError: different numbers of the two, an empty prompt, or a row that is too long for the
+                model.
+        """
+        if len(prompts) != len(answers):
+            raise InputError(
+                f"{len(prompts)} prompts and {len(answers)} answers", mend="give one answer a prompt"
+            )
+        end = self.endings(stop)[0]
+        starts = self._encode_all(prompts, starts=True)
+        whole = self._encode_all([p + a for p, a in zip(prompts, answers, strict=True)], starts=True)
+        alone = self._encode_all(answers, starts=False)
+        pairs = []
+        for start, joint, own in zip(starts, whole, alone, strict=True):
+            continues = joint[: len(start)] == start
+            pairs.append((start, [*(joint[len(start) :] if continues else own), end]))
+        refuse_unusable(starts, [len(answer) - 1 for _, answer in pairs], self.max_length)
+        return pairs
+
+    def _encode_all(self, texts: Sequence[str], *, starts: bool) -> list[list[int]]:
+        if not texts:
+            return []
+        encoded = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        bos = self.tokenizer.bos_token
+        return [
+            [*self._start, *ids] if starts and not (bos and text.startswith(bos)) else list(ids)
+            for text, ids in zip(texts, encoded, strict=True)
+        ]
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         """A chat as the text of a prompt, by the tokenizer's chat template.
@@ -126,7 +219,11 @@ class Base:
         return str(self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
 
     def check(self, adapter: Adapter) -> None:
-        """Raises AdapterError where an adapter does not fit: a module missing, a shape, another base's fingerprint."""
+        """Compares an adapter with this base.
+
+        Raises:
+            AdapterError: a module is missing, a shape differs, or it was made on other weights.
+        """
         recorded = adapter.provenance.get("base_fingerprint")
         self.check_specs(adapter.specs, adapter.base, recorded, adapter.name)
 

@@ -21,7 +21,8 @@ class Sequences:
 
     Attributes:
         ids: ``[P, T]``; the last answer token is not an input.
-        positions: for each answer token, the flat index ``row * T + column`` of the position that predicts it.
+        positions: for each answer token, the flat index ``row * T + column`` of the position that predicts
+            it.
         targets: the answer tokens, end-of-text included, row by row.
         lengths: ``[P]``, answer tokens of each row.
     """
@@ -32,20 +33,21 @@ class Sequences:
     lengths: Tensor
 
 
-def join(prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], pad: int) -> Sequences:
-    """Builds the rectangle for teacher-forced scoring."""
+def join(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], pad: int) -> Sequences:
+    """Builds the rectangle for teacher-forced scoring from prompts with answers."""
     import torch
 
-    width = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True)) - 1
-    ids = torch.full((len(prompts), width), pad, dtype=torch.long)
-    positions, targets = [], []
-    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+    width = max(len(prompt) + len(answer) for prompt, answer in pairs) - 1
+    ids = torch.full((len(pairs), width), pad, dtype=torch.long)
+    positions: list[int] = []
+    targets: list[int] = []
+    for row, (prompt, answer) in enumerate(pairs):
         whole = [*prompt, *answer]
         ids[row, : len(whole) - 1] = torch.tensor(whole[:-1])
         first = row * width + len(prompt) - 1
         positions.extend(range(first, first + len(answer)))
         targets.extend(answer)
-    lengths = torch.tensor([len(a) for a in answers])
+    lengths = torch.tensor([len(answer) for _, answer in pairs])
     return Sequences(ids, torch.tensor(positions), torch.tensor(targets), lengths)
 
 
@@ -62,12 +64,27 @@ def pad_left(prompts: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor
     return ids, mask
 
 
-def refuse_empty(prompts: Sequence[Sequence[int]]) -> None:
-    """Raises InputError for a prompt without a token: nothing could predict its first answer token."""
-    for index, prompt in enumerate(prompts):
+def refuse_unusable(prompts: Sequence[Sequence[int]], after: Sequence[int], limit: int | None) -> None:
+    """Raises InputError for a prompt that the model cannot take.
+
+    Args:
+        prompts: token ids.
+        after: for each prompt how many tokens will follow.
+        limit: the most tokens that the model knows positions for, if it has such a limit.
+
+    Raises:
+        InputError: a prompt without a token (nothing could predict what follows), or too long a row.
+    """
+    for index, (prompt, more) in enumerate(zip(prompts, after, strict=True)):
         if not prompt:
             raise InputError(
                 "the prompt is empty", where=f"prompt {index}", mend="give it at least one character"
+            )
+        if limit is not None and len(prompt) + more > limit:
+            raise InputError(
+                f"{len(prompt)} tokens and {more} to follow exceed max_position_embeddings = {limit}",
+                where=f"prompt {index}",
+                mend="shorten it",
             )
 
 
@@ -96,8 +113,9 @@ def plan(
 ) -> Plan:
     """Chooses the cut: a pure function of its arguments, so that a resumed run cuts alike.
 
-    One forward holds at most ``max_tokens`` tokens in the adapted layers. Where layers below are shared by all members,
-    many members of few prompts stand together; otherwise few members of many prompts do (larger products).
+    One forward holds at most ``max_tokens`` tokens in the adapted layers. Where layers below are shared by
+    all members, many members of few prompts stand together; otherwise few members of many prompts do (larger
+    products).
     """
     numbers = sum(ranks[name] * (spec.d_in + spec.d_out) for name, spec in specs.items()) // group
     rows = max(1, max_tokens // max(1, width))

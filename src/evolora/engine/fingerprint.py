@@ -1,4 +1,4 @@
-"""A base's fingerprint: the same for the same weights in any floating dtype, different for any other model."""
+"""A base's fingerprint: the same in float32 and bfloat16, another for any other weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ _SAMPLES = 256
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Hashes names, shapes and up to 256 evenly spaced values (as bfloat16) of every parameter; 16 hex digits.
+    """Hashes names, shapes and up to 256 evenly spaced values of every parameter; 16 hex digits.
 
-    Milliseconds for any size. Quantised weights are sampled as stored, so they have a fingerprint of their own.
+    Values count as bfloat16, so a float32 model and its bfloat16 copy are one model; so is a float16 copy of
+    weights that were bfloat16 to begin with. Quantised weights are sampled as stored: they have a fingerprint
+    of their own. Takes milliseconds for any size.
     """
     import torch
 

@@ -1,18 +1,21 @@
 """Analytic FLOPs of a forward pass; a multiply-add counts two. Checked against torch's counter in the tests.
 
-Counted are matrix products: modules, attention scores and values over the full T x T square (as torch counts them),
-the output head where it is computed, and the adapters' own products. Norms, activations and softmax are not.
+Counted are matrix products: modules, attention scores and values over the full T x T square (as torch counts
+them), the output head where it is computed, and the adapters' own products. Norms, activations and softmax
+are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evolora.adapters import ModuleSpec
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from evolora.engine.base import Base
 
 
@@ -39,12 +42,13 @@ class FlopModel:
             index = structure.layer_of[path]
             if spec.kind == "linear" and 0 <= index < len(layer):
                 layer[index] += 2.0 * spec.d_in * spec.d_out
-        config = base.model.config
-        width = getattr(config, "hidden_size", 0)
-        heads = getattr(config, "num_attention_heads", 1) or 1
-        width = heads * (getattr(config, "head_dim", None) or width // heads)
+        config = base.model.config.get_text_config()
+        for index, path in enumerate(structure.layers):
+            layer[index] += _expert_flops(base.model.get_submodule(path), config)
+        heads = getattr(config, "num_attention_heads", None) or 0
+        width = getattr(config, "head_dim", None) or config.hidden_size // max(1, heads)
         spec = structure.specs[structure.head]
-        return cls(tuple(layer), 4.0 * width, 2.0 * spec.d_in * spec.d_out)
+        return cls(tuple(layer), 4.0 * heads * width, 2.0 * spec.d_in * spec.d_out)
 
     def forward(
         self,
@@ -63,6 +67,45 @@ class FlopModel:
         per_layer = [cost * tokens + self.attention * tokens * keys for cost in self.layer]
         below = sum(per_layer[:start]) * (rows if shared_rows is None else shared_rows)
         return below + sum(per_layer[start:]) * rows + self.head * head_rows
+
+    def backward(
+        self,
+        reached: Mapping[str, ModuleSpec],
+        attention: Collection[int],
+        *,
+        rows: int,
+        tokens: int,
+        head: str,
+        head_rows: int,
+    ) -> float:
+        """FLOPs of the gradients that flow through a frozen model, its own weights getting none.
+
+        Args:
+            reached: the modules whose input gets a gradient.
+            attention: the layers whose attention is gone through; it costs twice its forward.
+            rows: sequences.
+            tokens: of each.
+            head: the output embedding's path.
+            head_rows: rows of the output head.
+        """
+        products = sum(
+            2.0 * spec.d_in * spec.d_out * (head_rows if path == head else rows * tokens)
+            for path, spec in reached.items()
+        )
+        return products + len(attention) * 2 * self.attention * tokens * tokens * rows
+
+
+def _expert_flops(layer: nn.Module, config: Any) -> float:
+    """FLOPs per token of experts that are kept as one stacked parameter ``[experts, ., .]``."""
+    counts = (
+        getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")
+    )
+    experts = next((count for count in counts if count), None)
+    active = getattr(config, "num_experts_per_tok", None)
+    if not experts or not active:
+        return 0.0
+    stacked = [weight for weight in layer.parameters() if weight.ndim == 3 and len(weight) == experts]
+    return sum(2.0 * weight.numel() * active / experts for weight in stacked)
 
 
 def adapter_flops(specs: Mapping[str, ModuleSpec], ranks: Mapping[str, int]) -> float:

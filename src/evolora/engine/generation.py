@@ -1,29 +1,28 @@
-"""Decoding for all members at once: one loop, one KV cache, rows that have ended leave.
-
-A sample depends on (seed, member's id, prompt, which copy of the prompt, position) alone, through one uniform number per token
-and the inverse of the cumulative distribution: how rows are batched never changes a draw (up to rounding of the
-logits).
-"""
+"""Decoding for all members at once: one loop, one KV cache, rows that have ended leave."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from evolora.adapters import noise
-from evolora.engine.batches import pad_left, refuse_empty
-from evolora.engine.layers import Term, attached
+from evolora.engine.batches import pad_left
+from evolora.engine.layers import attached
 from evolora.engine.passes import Forward
+from evolora.engine.sampling import Sampler, uniform_draws
 from evolora.engine.structure import accepts
+from evolora.engine.terms import Term, take
 from evolora.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
-    from evolora.engine.engine import Bound, Engine, Members
+    from evolora.engine.bound import Bound, Members
+    from evolora.engine.engine import Engine
 
 _LEAVE = 0.8  # rows are dropped when at most this share of them is still at work
+_CACHED = 4  # tokens of KV cache per token of the memory limit
+_SMALLEST_TEMPERATURE = 1e-6
 
 
 def generate(
@@ -37,7 +36,7 @@ def generate(
     seed: int = 0,
     stop: str | None = None,
 ) -> list[list[str]]:
-    """Completes every prompt with every member.
+    r"""Completes every prompt with every member.
 
     Args:
         engine: over the base.
@@ -46,83 +45,57 @@ def generate(
         max_new_tokens: a completion ends here at the latest.
         temperature: 0 is greedy; else logits are divided by it and sampled.
         top_p: sample from the smallest set of tokens that holds this much probability.
-        seed: of the samples.
-        stop: a completion also ends where this text appears (``"\\n"`` for one-line answers); it is removed.
+        seed: of the samples. Members of one id draw alike; copies of a prompt do not.
+        stop: a completion also ends where this text appears (``"\n"`` for one-line answers); it is removed.
 
     Returns:
         N lists of P texts; the end of text and what follows is removed.
 
     Raises:
         ConfigError: a setting out of range.
+        InputError: an empty prompt, or one that is too long for the model with what may follow.
         AdapterError: a member does not fit the base.
         ModelError: the model keeps no KV cache that rows can leave.
     """
-    import torch
-
-    if max_new_tokens < 1 or temperature < 0 or not 0 < top_p <= 1:
+    if max_new_tokens < 1 or not 0 <= temperature < float("inf") or not 0 < top_p <= 1:
         raise ConfigError(
             f"max_new_tokens {max_new_tokens}, temperature {temperature}, top_p {top_p}",
             mend="need max_new_tokens >= 1, temperature >= 0 and 0 < top_p <= 1",
         )
+    temperature = 0.0 if temperature < _SMALLEST_TEMPERATURE else temperature
     bound = engine.bind(members)
-    encoded = [engine.base.encode(prompt) for prompt in prompts]
-    refuse_empty(encoded)
+    encoded = engine.base.encode_prompts(prompts, new_tokens=max_new_tokens - 1)
+    engine.base.stops(stop)
     ids = ["base"] if bound.population is None else list(bound.population.ids)
     copies = [prompts[:i].count(prompt) for i, prompt in enumerate(prompts)]
     texts = [[""] * len(prompts) for _ in ids]
-    order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]))
-    width = max(map(len, encoded), default=1)
-    cut = engine.plan(bound, len(encoded), width)
-    with torch.inference_mode():
-        for block, terms in engine.blocks(bound, cut):
-            for first in range(0, len(order), cut.prompts):
-                chosen = order[first : first + cut.prompts]
-                draws = None
-                if temperature > 0:
-                    draws = [
-                        noise.uniform(
-                            max_new_tokens,
-                            seed=seed,
-                            pair=copies[p],
-                            tensor=f"{ids[m]}\0{prompts[p]}",
-                            purpose="sample",
-                        )
-                        for m in block
-                        for p in chosen
-                    ]
-                decoder = _Decoder(engine, bound, terms, len(block), [encoded[p] for p in chosen], stop)
-                rows = decoder.run(max_new_tokens, _Chooser(temperature, top_p, draws))
-                for row, tokens in enumerate(rows):
-                    member, prompt = block[row // len(chosen)], chosen[row % len(chosen)]
-                    text = engine.base.tokenizer.decode(tokens, skip_special_tokens=True)
-                    texts[member][prompt] = text if stop is None else text.split(stop)[0]
+    if not prompts:
+        return texts
+    width = max(map(len, encoded))
+    cut = engine.plan(bound, len(encoded), max(width, (width + max_new_tokens) // _CACHED))
+    for block in cut.blocks(bound.count):
+        terms = bound.terms(block)
+        for chosen in _batches([len(ids) for ids in encoded], cut.prompts, pads=engine.base.structure.pads):
+            draws = None
+            if temperature > 0:
+                rows = [(ids[m], prompts[p], copies[p]) for m in block for p in chosen]
+                draws = uniform_draws(seed, max_new_tokens, rows)
+            decoder = _Decoder(engine, bound, terms, len(block), [encoded[p] for p in chosen], stop)
+            found = decoder.run(max_new_tokens, Sampler(temperature, top_p, draws))
+            for row, tokens in enumerate(found):
+                text = engine.base.tokenizer.decode(tokens, skip_special_tokens=True)
+                member, prompt = block[row // len(chosen)], chosen[row % len(chosen)]
+                texts[member][prompt] = text if stop is None else text.split(stop)[0]
+        terms = {}  # let go before the next block is made
     return texts
 
 
-class _Chooser:
-    """The next token of every row, from its logits."""
-
-    def __init__(self, temperature: float, top_p: float, draws: Sequence[np.ndarray] | None) -> None:
-        import numpy as np
-        import torch
-
-        self.temperature, self.top_p = temperature, top_p
-        self.draws = None if draws is None else torch.from_numpy(np.stack(draws))
-
-    def __call__(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
-        import torch
-
-        if self.draws is None:
-            return logits.argmax(-1)
-        probability = torch.softmax(logits.float() / self.temperature, -1)
-        if self.top_p < 1:
-            ranked, where = probability.sort(-1, descending=True)
-            ranked[ranked.cumsum(-1) - ranked >= self.top_p] = 0
-            probability = torch.zeros_like(probability).scatter_(-1, where, ranked)
-        mass = probability.double().cumsum(-1)
-        draw = self.draws[rows.cpu(), step].to(mass.device)[:, None] * mass[:, -1:]
-        # right=True never lands on a token of probability zero
-        return torch.searchsorted(mass, draw, right=True)[:, 0].clamp_(max=mass.shape[-1] - 1)
+def _batches(lengths: Sequence[int], most: int, *, pads: bool) -> Iterator[list[int]]:
+    """Prompts decoded together, sorted by length; of one length only where the model cannot be padded."""
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    for _, alike in groupby(order, key=lambda i: 0 if pads else lengths[i]):
+        together = list(alike)
+        yield from (together[first : first + most] for first in range(0, len(together), most))
 
 
 class _Decoder:
@@ -138,53 +111,53 @@ class _Decoder:
         stop: str | None,
     ) -> None:
         self.engine, self.bound, self.terms, self.members = engine, bound, terms, members
+        self.base = engine.base
         self.prompts = list(prompts)
-        self.stops = engine.base.stops(stop)
-        self.cache_name = next(
-            (n for n in ("past_key_values", "cache") if accepts(engine.base.model, n)), None
-        )
+        self.stops = self.base.stops(stop)
+        model = self.base.model
+        self.cache_name = next((n for n in ("past_key_values", "cache") if accepts(model, n)), "")
+        self.positions = accepts(model, "position_ids")
 
-    def run(self, max_new_tokens: int, choose: _Chooser) -> list[list[int]]:
+    def run(self, max_new_tokens: int, choose: Sampler) -> list[list[int]]:
         """New tokens of every row, without the end."""
         import torch
 
-        base = self.engine.base
-        ends = torch.tensor(self.stops, device=base.device)
+        with torch.inference_mode():
+            return self._run(max_new_tokens, choose)
+
+    def _run(self, max_new_tokens: int, choose: Sampler) -> list[list[int]]:
+        import torch
+
+        base, device = self.base, self.base.device
+        ends = torch.tensor(self.stops, device=device)
         total = self.members * len(self.prompts)
-        out = torch.full((total, max_new_tokens), base.end_tokens[0], dtype=torch.long, device=base.device)
-        rows = torch.arange(total, device=base.device)  # which row of `out` each running row is
-        running = torch.ones(total, dtype=torch.bool, device=base.device)
+        out = torch.full((total, max_new_tokens), base.end_tokens[0], dtype=torch.long, device=device)
+        rows = torch.arange(total, device=device)  # which row of `out` each running row is
+        running = torch.ones(total, dtype=torch.bool, device=device)
+        terms, members, step, left = self.terms, self.members, 0, total
         logits, mask, cache = self._prefill()
-        terms, members = self.terms, self.members
-        step = 0
         while True:
             with attached(base, terms, self.bound.shared):
                 while True:
                     token = choose(logits, rows, step)
                     out[rows[running], step] = token[running]
+                    self.engine.ledger.generated_tokens += left
                     running &= ~torch.isin(token, ends)
                     step += 1
                     left = int(running.sum())
                     if left == 0 or step == max_new_tokens:
-                        self.engine.ledger.generated_tokens += int(
-                            (out[:, :step] != base.end_tokens[0]).sum()
-                        )
-                        return self._trim(out, step)
+                        return self._trim(out[:, :step])
+                    mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
                     if left <= _LEAVE * len(running):
-                        keep, kept = self._stay(running, members)
+                        keep, kept = _stay(running, members)
                         if len(keep) <= _LEAVE * len(running):
                             break
-                    mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
                     logits = self._step(token, mask, cache)
-            chosen = torch.tensor(keep, device=base.device)
-            if self.terms:
-                terms = {
-                    path: term.take(torch.tensor(kept, device=base.device)) for path, term in terms.items()
-                }
+            chosen = torch.tensor(keep, device=device)
+            terms = take(terms, torch.tensor(kept, device=device))
             members = len(kept)
             cache.batch_select_indices(chosen)
             rows, running, token, mask = rows[chosen], running[chosen], token[chosen], mask[chosen]
-            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
             with attached(base, terms, self.bound.shared):
                 logits = self._step(token, mask, cache)
 
@@ -192,59 +165,67 @@ class _Decoder:
         import torch
         from transformers import DynamicCache
 
-        base, bound = self.engine.base, self.bound
+        base, bound = self.base, self.bound
+        name = type(base.model).__name__
+        if not self.cache_name:
+            raise ModelError(
+                f"{name} keeps no KV cache, so it cannot generate here", where=base.name, mend="score answers"
+            )
         ids, mask = pad_left(self.prompts, base.end_tokens[0])
+        ids, mask = ids.to(base.device), mask.to(base.device)
         cache = DynamicCache(config=base.model.config)
-        arguments: dict[str, Any] = {"attention_mask": mask.to(base.device), "use_cache": True}
-        if self.cache_name is None:
-            raise ModelError(f"{type(base.model).__name__} keeps no KV cache", where=base.name)
-        arguments[self.cache_name] = cache
-        if accepts(base.model, "position_ids"):
-            arguments["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0).to(base.device)
+        if not all(hasattr(layer, "batch_select_indices") for layer in cache.layers):
+            raise ModelError(
+                f"{name} keeps a recurrent state, not a KV cache, so it cannot generate here",
+                where=base.name,
+                mend="score answers",
+            )
+        arguments: dict[str, Any] = {"attention_mask": mask, "use_cache": True, self.cache_name: cache}
+        if self.positions:
+            arguments["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
         last = torch.arange(1, len(ids) + 1) * ids.shape[1] - 1
         with attached(base, self.terms, bound.shared):
             logits = self.engine.forward(bound, ids, self.members, positions=last, **arguments)
-        if not hasattr(cache, "batch_select_indices") or cache.get_seq_length() != ids.shape[1]:
-            raise ModelError(
-                f"{type(base.model).__name__} keeps a state that cannot be batched", where=base.name
-            )
         wide = self.members * len(ids)
         fan = torch.arange(len(ids), device=base.device).repeat(self.members)
         for layer in cache.layers[: bound.start if self.members > 1 else 0]:
             layer.batch_select_indices(fan)
-        if any(layer.keys.shape[0] != wide for layer in cache.layers):
-            raise ModelError(f"{type(base.model).__name__} shares its cache between rows", where=base.name)
-        return logits, mask.to(base.device).repeat(self.members, 1), cache
+        if cache.get_seq_length() != ids.shape[1] or any(len(layer.keys) != wide for layer in cache.layers):
+            raise ModelError(
+                f"{name} does not keep its state in the KV cache that it is given",
+                where=base.name,
+                mend="score answers",
+            )
+        return logits, mask.repeat(self.members, 1), cache
 
     def _step(self, token: Tensor, mask: Tensor, cache: Any) -> Tensor:
         import torch
 
-        base = self.engine.base
         arguments: dict[str, Any] = {"attention_mask": mask, "use_cache": True, self.cache_name: cache}
-        if accepts(base.model, "position_ids"):
+        if self.positions:
             arguments["position_ids"] = mask.sum(1, keepdim=True) - 1
-        every = torch.arange(len(token), device=base.device)
-        out = Forward(base, 1, 0)(token[:, None], every, **arguments)
+        every = torch.arange(len(token), device=self.base.device)
+        out = Forward(self.base, 1, 0)(token[:, None], every, **arguments)
         self.engine.count(self.bound, token[:, None], 1, keys=mask.shape[1], head_rows=len(token))
         return out
 
-    def _stay(self, running: Tensor, members: int) -> tuple[list[int], list[int]]:
-        """Rows to keep, and their members: as many rows for each member, those still running first."""
-        table = running.view(members, -1)
-        counts = table.sum(1)
-        kept = [m for m in range(members) if counts[m]]
-        most = int(counts.max())
-        width = table.shape[1]
-        keep = []
-        for member in kept:
-            order = sorted(range(width), key=lambda row: not table[member, row])[:most]
-            keep.extend(member * width + row for row in sorted(order))
-        return keep, kept
-
-    def _trim(self, out: Tensor, steps: int) -> list[list[int]]:
-        ends = set(self.engine.base.end_tokens)
+    def _trim(self, out: Tensor) -> list[list[int]]:
+        ends = set(self.base.end_tokens)
         rows = []
-        for tokens in out[:, :steps].tolist():
-            stop = next((i for i, token in enumerate(tokens) if token in ends), steps)
-            rows.append(tokens[:stop])
+        for tokens in out.tolist():
+            end = next((i for i, token in enumerate(tokens) if token in ends), len(tokens))
+            rows.append(tokens[:end])
         return rows
+
+
+def _stay(running: Tensor, members: int) -> tuple[list[int], list[int]]:
+    """Rows to keep, and their members: as many rows for each member, those still running first."""
+    table = running.view(members, -1)
+    counts = table.sum(1)
+    kept = [m for m in range(members) if counts[m]]
+    most, width = int(counts.max()), table.shape[1]
+    keep: list[int] = []
+    for member in kept:
+        order = sorted(range(width), key=lambda row: not table[member, row])[:most]
+        keep.extend(member * width + row for row in sorted(order))
+    return keep, kept

@@ -1,10 +1,10 @@
 """Population layers: every member's low-rank term added to the output of the frozen module.
 
-The base module runs once over all rows, unchanged (so a quantised one works as it is). Rows stand member by member.
-The members' terms are two grouped batched products, the second added in place:
+The base module runs once over all rows, unchanged (so a quantised one works as it is). Rows stand member by
+member. The members' terms are two grouped batched products, the second added in place:
 
-    u = x A^T                 [groups, rows of a group, sum of ranks]; one product for modules that share their input
-    y += u B^T                in place (baddbmm)
+    u = x A^T                 [groups, rows of a group, sum of ranks]; one product for modules that share
+    their input y += u B^T                in place (baddbmm)
 
 DoRA rescales each output channel: ``y = gain * (y - bias) + bias + (gain B) u``.
 """

@@ -27,7 +27,8 @@ def load_base(
 
     Args:
         name: ``smollm2-135m`` (bundled), a Hub id, a local folder, or a ``.gguf`` file.
-        dtype: ``float32``, ``bfloat16`` or ``float16``. Below sigma 3e-3 a half-precision base swallows perturbations.
+        dtype: ``float32``, ``bfloat16`` or ``float16``. Below sigma 3e-3 a half-precision base swallows
+            perturbations.
         device: ``auto`` (CUDA, then MPS, then CPU) or a torch device.
         trust_remote_code: run model code that comes with the checkpoint. Off unless you ask.
 
@@ -119,7 +120,8 @@ def cache_folder() -> Path:
 
 
 def convert_gguf(file: Path) -> Path:
-    """Dequantises a GGUF file through transformers, once; returns a folder of float32 safetensors and tokenizer.
+    """Dequantises a GGUF file through transformers, once; returns a folder of float32 safetensors and
+    tokenizer.
 
     The cache is keyed by the file's content, and written beside before it is renamed.
 

@@ -1,8 +1,9 @@
 """Finding a model's structure by watching it work; nothing here depends on a model's name.
 
-Two forward passes over a few short rows show which modules see every token in order (those can carry an adapter),
-which of them share an input, which arguments of the layers have one row a sequence, that no position sees a later
-one, and whether padding on the left is harmless. What does not hold is refused, or not used.
+Two forward passes over a few short rows show which modules see every token in order (those can carry an
+adapter), which of them share an input, which arguments of the layers have one row a sequence, that no
+position sees a later one, and whether padding on the left is harmless. What does not hold is refused, or not
+used.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def probe(model: nn.Module) -> Structure:
         raise ModelError(f"{name} computes logits without calling its output embedding", where=head)
     last = plain.inputs[head][0]
     if not last.isfinite().all():
-        raise ModelError(f"{name} computes values that are not finite", mend="check the weights and the dtype")
+        raise ModelError(
+            f"{name} computes values that are not finite", mend="check the weights and the dtype"
+        )
     if tuple(last.shape[:2]) != tuple(plain_ids.shape):
         raise ModelError(f"{name} does not call its output embedding on [rows, tokens, width]", where=head)
     if not _agree(last[0, :-1], last[2, :-1]):
@@ -167,9 +170,11 @@ def _layer_paths(model: nn.Module) -> tuple[str, ...]:
     stacks = {p: m for p, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
     if not stacks:
         raise ModelError(
-            f"{type(model).__name__} has no stack of layers", mend="evolora adapts decoder-only language models"
+            f"{type(model).__name__} has no stack of layers",
+            mend="evolora adapts decoder-only language models",
         )
-    path = max(stacks, key=lambda p: sum(w.numel() for w in stacks[p].parameters()))
+    size = {path: sum(weight.numel() for weight in stack.parameters()) for path, stack in stacks.items()}
+    path = max(stacks, key=lambda p: size[p])
     return tuple(f"{path}.{index}" for index in range(len(stacks[path])))
 
 
@@ -178,7 +183,8 @@ def _head_path(model: nn.Module) -> str:
     paths = [path for path, module in model.named_modules() if module is head]
     if head is None or not paths:
         raise ModelError(
-            f"{type(model).__name__} has no output embedding", mend="load a model with a language-modelling head"
+            f"{type(model).__name__} has no output embedding",
+            mend="load a model with a language-modelling head",
         )
     return paths[0]
 
@@ -192,7 +198,9 @@ def _rows(model: Any) -> tuple[Tensor, Tensor, Tensor]:
 
     table = model.get_input_embeddings()
     device = next(model.parameters()).device
-    tokens = torch.linspace(table.num_embeddings // 8, table.num_embeddings - 1, 2 * _TOKENS + 1).long().to(device)
+    tokens = (
+        torch.linspace(table.num_embeddings // 8, table.num_embeddings - 1, 2 * _TOKENS + 1).long().to(device)
+    )
     one, other = tokens[:_TOKENS], tokens[_TOKENS:-1]
     plain = torch.stack([one, other, torch.cat([one[:-1], tokens[-1:]])])
     late = torch.cat([tokens[:1].expand(_PADDING), one[:-_PADDING]])

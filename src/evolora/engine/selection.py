@@ -18,11 +18,11 @@ def select(structure: Structure, targets: Targets, layers: Layers) -> dict[str, 
 
     Args:
         structure: of the base.
-        targets: ``all-linear`` (every linear module inside the layers), ``attention`` or ``mlp`` (the same, split
-            by whether the path speaks of attention), a list of last path parts (``["q_proj", "v_proj"]``), or a
-            regular expression for the whole path.
-        layers: None (all), ``top:8``, ``bottom:4``, ``0-5``, ``3,4,5``, or a list of indices; negative ones count
-            from the top.
+        targets: ``all-linear`` (every linear module inside the layers), ``attention`` or ``mlp`` (the same,
+            split by whether the path speaks of attention), a list of last path parts (``["q_proj",
+            "v_proj"]``), or a regular expression for the whole path.
+        layers: None (all), ``top:8``, ``bottom:4``, ``0-5``, ``3,4,5``, or a list of indices; negative ones
+            count from the top.
 
     Raises:
         ConfigError: nothing matches, or a layer does not exist.

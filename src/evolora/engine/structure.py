@@ -16,7 +16,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Structure:
-    """The parts of a causal LM that the engine works with; see ``evolora.engine.probe`` for how they are found.
+    """The parts of a causal LM that the engine works with; ``evolora.engine.probe`` finds them.
 
     Attributes:
         layers: paths of the decoder layers, from the input upwards.
@@ -24,8 +24,8 @@ class Structure:
         groups: for each module the number of its input; modules with one number receive the same tensor.
         layer_of: the index of the layer that a module belongs to (-1 below, ``len(layers)`` above them).
         head: path of the output embedding.
-        batched: paths of those layer arguments whose first dimension is the batch, or (alibi: batch x heads) a
-            multiple of it, which is the value.
+        batched: paths of those layer arguments whose first dimension is the batch, or (alibi: batch x heads)
+            a multiple of it, which is the value.
         in_order: a forward calls every layer once, from the first to the last.
         pads: padding on the left, masked, changes nothing.
     """

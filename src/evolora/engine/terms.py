@@ -1,7 +1,7 @@
 """What a block of members adds to each module, made ready to run: on the base's device, in its dtype.
 
-DoRA (arXiv 2402.09353) rescales each output channel by ``gain = m / ||W + B A||``, computed from the factors once per
-block of members.
+DoRA (arXiv 2402.09353) rescales each output channel by ``gain = m / ||W + B A||``, computed from the factors
+once per block of members.
 """
 
 from __future__ import annotations
@@ -38,15 +38,6 @@ class Term:
     gain: Tensor | None
     kind: str
 
-    def take(self, members: Tensor) -> Term:
-        """The term of some members of the block, each a group of its own."""
-        groups = members
-        if self.coefficient is not None:
-            groups = members // (len(self.coefficient) // len(self.a))
-        coefficient = None if self.coefficient is None else self.coefficient[members]
-        gain = None if self.gain is None else self.gain[members]
-        return Term(self.a[groups], self.b[groups], coefficient, gain, self.kind)
-
 
 @dataclass(frozen=True, eq=False)
 class Shared:
@@ -67,17 +58,21 @@ def prepare(base: Base, stacks: Mapping[str, Stack], shared: Mapping[str, Shared
     """Moves a block to the base's device and dtype, and folds DoRA's gains.
 
     Raises:
-        ModelError: DoRA where its norms cannot be computed: on a module whose weight is no plain float matrix (a
-            quantised base), on an embedding, on antithetic pairs, or on top of a shared delta.
+        ModelError: DoRA where its norms cannot be computed: on a module whose weight is no plain float matrix
+            (a quantised base), on an embedding, on antithetic pairs, or on top of a shared delta.
     """
     terms = {}
-    coefficients: dict[int, Tensor] = {}  # one tensor stays one tensor: modules that share an input compare them
+    coefficients: dict[
+        int, Tensor
+    ] = {}  # one tensor stays one tensor: modules that share an input compare them
     for path, stack in stacks.items():
         a, b = stack.a.to(base.device), stack.b.to(base.device)
         gain = None
         if stack.magnitude is not None:
             if path in shared or stack.coefficient is not None:
-                raise ModelError("DoRA cannot stand on a population that shares deltas or factors", where=path)
+                raise ModelError(
+                    "DoRA cannot stand on a population that shares deltas or factors", where=path
+                )
             gain = _gain(base, path, stack, a, b)
             b = b * gain[:, :, None]
             gain = gain.to(base.dtype)
@@ -91,6 +86,19 @@ def prepare(base: Base, stacks: Mapping[str, Stack], shared: Mapping[str, Shared
             coefficient = coefficients[key]
         terms[path] = Term(a.to(base.dtype), b.to(base.dtype), coefficient, gain, stack.kind)
     return terms
+
+
+def take(terms: Mapping[str, Term], members: Tensor) -> dict[str, Term]:
+    """The terms of some members of the block, each a group of its own."""
+    coefficients = {id(term.coefficient): term.coefficient for term in terms.values()}
+    chosen = {key: None if c is None else c[members] for key, c in coefficients.items()}
+    taken = {}
+    for path, term in terms.items():
+        size = 1 if term.coefficient is None else len(term.coefficient) // len(term.a)
+        gain = None if term.gain is None else term.gain[members]
+        groups = members // size
+        taken[path] = Term(term.a[groups], term.b[groups], chosen[id(term.coefficient)], gain, term.kind)
+    return taken
 
 
 def _gain(base: Base, path: str, stack: Stack, a: Tensor, b: Tensor) -> Tensor:
@@ -114,8 +122,8 @@ def _gain(base: Base, path: str, stack: Stack, a: Tensor, b: Tensor) -> Tensor:
 def shared_terms(base: Base, deltas: Mapping[str, Tensor]) -> dict[str, Shared]:
     """Prepares dense deltas ``[d_out, d_in]`` common to all members.
 
-    A float32 ``nn.Linear`` runs on ``W + D`` (a copy; costs nothing per token). Elsewhere ``x D^T`` is a product of its
-    own, since a sum in half precision would swallow a small D.
+    A float32 ``nn.Linear`` runs on ``W + D`` (a copy; costs nothing per token). Elsewhere ``x D^T`` is a
+    product of its own, since a sum in half precision would swallow a small D.
     """
     import torch
     from torch import nn
@@ -127,8 +135,8 @@ def shared_terms(base: Base, deltas: Mapping[str, Tensor]) -> dict[str, Shared]:
         delta = delta.to(base.device)
         # an instance's own forward belongs to somebody else's hook (accelerate's, say)
         plain = type(module) is nn.Linear and "forward" not in vars(module)
-        if plain and module.weight.dtype == torch.float32:  # type: ignore[union-attr]
-            ready[path] = Shared(module.weight + delta, True, kind)  # type: ignore[operator]
+        if plain and module.weight.dtype == torch.float32:
+            ready[path] = Shared(module.weight + delta, True, kind)
         else:
             if kind == "embedding":
                 delta = delta * embedding_scale(module)
