@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from evolora.version import __version__
 
 if TYPE_CHECKING:
+    from evolora.adaptation import Adaptation, adapt
     from evolora.adapters import Adapter, Population
+    from evolora.budget import Budget
     from evolora.config import AdaptConfig
     from evolora.engine import Base, Engine, Ledger, load_base
     from evolora.errors import EvoloraError
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     from evolora.tasks import Example, Task, load_task, task_names
 
 _HOMES = {
+    "evolora.adaptation": ("Adaptation", "adapt"),
     "evolora.adapters": ("Adapter", "Population"),
+    "evolora.budget": ("Budget",),
     "evolora.config": ("AdaptConfig",),
     "evolora.engine": ("Base", "Engine", "Ledger", "load_base"),
     "evolora.errors": ("EvoloraError",),
@@ -35,8 +39,10 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "AdamW",
     "AdaptConfig",
+    "Adaptation",
     "Adapter",
     "Base",
+    "Budget",
     "Eggroll",
     "Engine",
     "Evaluation",
@@ -49,6 +55,7 @@ __all__ = [
     "Reward",
     "Task",
     "__version__",
+    "adapt",
     "difference",
     "evaluate",
     "load_base",

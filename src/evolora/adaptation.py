@@ -20,17 +20,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from evolora.budget import Budget
-from evolora.engine.ledger import Ledger
-from evolora.problems import Evaluation, Problem, difference, evaluate
+from evolora.engine import Base, Engine, Ledger, load_base
+from evolora.problems import Evaluation, Problem, Reward, difference, evaluate, load_reward
 from evolora.problems.problem import render
 from evolora.progress import Progress
 from evolora.runs import Interrupt, RunFolder
-from evolora.search import GradientMethod, Method
+from evolora.search import Eggroll, GradientMethod, Method
 from evolora.search.state import from_checkpoint, to_checkpoint
+from evolora.tasks import Task, load_task
 from evolora.version import __version__
 
 if TYPE_CHECKING:
     from evolora.adapters import Adapter
+    from evolora.engine.structure import Layers, Targets
 
 SAVE_SECONDS = 30.0  # a state is saved at least this often,
 SAVE_SHARE = 20  # and more often where saving takes at most a twentieth of the time
@@ -64,6 +66,59 @@ class Adaptation:
 
 
 def adapt(
+    base: Base | str,
+    task: Task | str,
+    *,
+    method: Method | GradientMethod | None = None,
+    reward: Reward | str | None = None,
+    budget: Budget | None = None,
+    targets: Targets = "all-linear",
+    layers: Layers = None,
+    batch: int = 32,
+    seed: int = 0,
+    start: Adapter | None = None,
+    export_rank: int | None = None,
+    progress: Progress | None = None,
+) -> Adaptation:
+    """Adapts a base to a task and tests the result, in memory: the main job as one call.
+
+    Args:
+        base: a base, or what ``load_base`` takes.
+        task: a task, or what ``load_task`` takes.
+        method: any of ``evolora.search``; EGGROLL if None.
+        reward: a reward, or what ``load_reward`` takes; the task's own if None.
+        budget: ends the search; 40 steps if None.
+        targets: which modules are adapted, as ``Base.modules`` takes them.
+        layers: in which layers; all if None.
+        batch: prompts a step.
+        seed: every random choice follows from it.
+        start: an adapter to begin at.
+        export_rank: the rank of the adapter; the method's own choice if None.
+        progress: told of every step.
+
+    Raises:
+        EvoloraError: anything about the input that is wrong, in one line.
+    """
+    base = load_base(base) if isinstance(base, str) else base
+    task = load_task(task, seed=seed) if isinstance(task, str) else task
+    judge = load_reward(reward or task.reward)
+    try:
+        template = base.modules(targets, layers)
+        problem = Problem(Engine(base), task, judge, batch, seed, template=template)
+        return improve(
+            problem,
+            method or Eggroll(),
+            budget or Budget(steps=40),
+            seed=seed,
+            start=start,
+            export_rank=export_rank,
+            progress=progress,
+        )
+    finally:
+        judge.close()
+
+
+def improve(
     problem: Problem,
     method: Method | GradientMethod,
     budget: Budget,
@@ -74,7 +129,7 @@ def adapt(
     run: RunFolder | None = None,
     progress: Progress | None = None,
 ) -> Adaptation:
-    """Adapts, then tests the adapter that comes out against the base.
+    """Searches until the budget is spent, then tests the adapter that comes out against the base.
 
     Args:
         problem: what is improved; its test split is touched once, at the end.

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from evolora.adaptation import Adaptation, adapt, samples
+from evolora.adaptation import Adaptation, improve, samples
 from evolora.adapters import Adapter
 from evolora.budget import Budget
 from evolora.config import AdaptConfig
@@ -68,7 +68,7 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
                 data={"task": task.name, "fingerprint": task.fingerprint, "source": task.source},
             )
             try:
-                outcome = adapt(
+                outcome = improve(
                     problem,
                     method,
                     budget,
