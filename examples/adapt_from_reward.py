@@ -1,4 +1,4 @@
-"""Teach the bundled model a form of answer from a 0/1 reward, in memory; look at what changed; keep the adapter.
+"""Teach the bundled model a form of answer from a 0/1 reward, in memory; keep the adapter.
 
 python examples/adapt_from_reward.py            about two minutes on two cores
 python examples/adapt_from_reward.py --tiny     seconds, too little to learn anything

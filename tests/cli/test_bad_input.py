@@ -82,7 +82,7 @@ ADAPTERS = {
     lfs_pointer: "LFS",
     nan_weights: "(?i)nan|finite",
     wrong_base: "25|gate_proj",
-    prompt_tuning: "PROMPT_TUNING",
+    prompt_tuning: "prompt tuning",
     mlx: "MLX",
     no_peft_type: "peft_type",
 }
@@ -143,7 +143,7 @@ TASKS = {
     ),
     "no answer": ('{"prompt": "a:"}\n', r"task\.jsonl:1"),
     "empty": ("", "empty|no example"),
-    "an unknown split": ('{"prompt": "a:", "answer": "b", "split": "dev"}\n', "dev"),
+    "an unknown split": ('{"prompt": "a:", "answer": "b", "split": "holdout"}\n', "holdout"),
     "not UTF-8": (b"\xff\xfe\x00", "UTF-8"),
 }
 
