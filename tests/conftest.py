@@ -55,6 +55,7 @@ def build_tiny(name):
 def char_tokenizer():
     """One token a printable character; the new line is one too."""
     from tokenizers import Tokenizer
+    from tokenizers.decoders import Fuse
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Split
     from transformers import PreTrainedTokenizerFast
@@ -62,6 +63,7 @@ def char_tokenizer():
     names = ["<pad>", "<s>", "</s>", "\n", *map(chr, range(32, 125))]
     characters = Tokenizer(WordLevel({name: i for i, name in enumerate(names)}, unk_token="<pad>"))
     characters.pre_tokenizer = Split("", "isolated")
+    characters.decoder = Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=characters, pad_token="<pad>", eos_token="</s>")
 
 

@@ -1,10 +1,7 @@
 """A population in one batch computes what PEFT computes one adapter at a time, on every architecture."""
 
-import copy
-
 import pytest
 import torch
-from peft import PeftModel
 
 from evolora.adapters import Stacked
 
@@ -12,22 +9,10 @@ PROMPTS = ["sort: d b a ->", "up: k", "a longer prompt, to be padded:"]
 ANSWERS = [" a b d", " K", " yes"]
 
 
-def peft_scores(base, adapter, folder):
-    adapter.save(folder)
-    model = PeftModel.from_pretrained(copy.deepcopy(base.model), folder).eval()
-    totals, exact = [], []
-    for prompt, answer in zip(PROMPTS, ANSWERS, strict=True):
-        start, end = base.encode(prompt), [*base.encode(answer, answer=True), base.end_tokens[0]]
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([start + end])).logits[0, len(start) - 1 : -1]
-        chosen = torch.log_softmax(logits, -1).gather(1, torch.tensor(end)[:, None])
-        totals.append(chosen.sum())
-        exact.append(bool((logits.argmax(-1) == torch.tensor(end)).all()))
-    return torch.stack(totals), torch.tensor(exact), model
-
-
 @pytest.mark.parametrize("dora", [False, True], ids=["lora", "dora"])
-def test_scores_equal_peft_one_by_one_for_mixed_ranks_and_module_sets(engine, make_adapter, tmp_path, dora):
+def test_scores_equal_peft_one_by_one_for_mixed_ranks_and_module_sets(
+    engine, make_adapter, peft_model, row_by_row, dora
+):
     adapters = [
         make_adapter(1, rank=1, targets="attention"),
         make_adapter(2, rank=3, dora=dora),
@@ -35,36 +20,28 @@ def test_scores_equal_peft_one_by_one_for_mixed_ranks_and_module_sets(engine, ma
     ]
     scores = engine.score(adapters, PROMPTS, ANSWERS)
     for index, adapter in enumerate(adapters):
-        expected, exact, _ = peft_scores(engine.base, adapter, tmp_path / str(index))
+        model = peft_model(engine.base, adapter)
+        expected, exact = row_by_row(model, engine.base, PROMPTS, ANSWERS)
         torch.testing.assert_close(scores.log_likelihood[index], expected, atol=1e-4, rtol=1e-4)
-        assert scores.exact[index].tolist() == exact.tolist()
+        assert scores.exact[index].tolist() == exact
 
 
-def test_greedy_generation_equals_peft_generate(engine, make_adapter, tmp_path):
+def test_greedy_generation_equals_peft_generate(engine, make_adapter, peft_model, greedy):
     adapters = [make_adapter(1, rank=4), make_adapter(2, rank=1, layers="top:1"), make_adapter(5, dora=True)]
     texts = engine.generate(adapters, PROMPTS, max_new_tokens=9)
     for index, adapter in enumerate(adapters):
-        _, _, model = peft_scores(engine.base, adapter, tmp_path / str(index))
-        for prompt, text in zip(PROMPTS, texts[index], strict=True):
-            ids = torch.tensor([engine.base.encode(prompt)])
-            out = model.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=9,
-                do_sample=False,
-                pad_token_id=0,
-            )
-            new = out[0, ids.shape[1] :].tolist()
-            new = new[: new.index(engine.base.end_tokens[0])] if engine.base.end_tokens[0] in new else new
-            assert text == engine.base.tokenizer.decode(new, skip_special_tokens=True)
+        model = peft_model(engine.base, adapter)
+        assert texts[index] == [greedy(model, engine.base, prompt, 9) for prompt in PROMPTS]
 
 
-def test_embedding_adapters_equal_peft(engine, make_adapter, tmp_path):
+def test_embedding_and_head_adapters_equal_peft(engine, make_adapter, peft_model, row_by_row):
     table = next(p for p, s in engine.base.structure.specs.items() if s.kind == "embedding")
-    adapters = [make_adapter(7, targets=[table.rsplit(".", 1)[-1]]), make_adapter(8)]
+    head = engine.base.structure.head
+    adapters = [make_adapter(7, targets=[table]), make_adapter(8), make_adapter(9, targets=[head])]
     scores = engine.score(adapters, PROMPTS, ANSWERS)
     for index, adapter in enumerate(adapters):
-        expected, _, _ = peft_scores(engine.base, adapter, tmp_path / str(index))
+        model = peft_model(engine.base, adapter)
+        expected, _ = row_by_row(model, engine.base, PROMPTS, ANSWERS)
         torch.testing.assert_close(scores.log_likelihood[index], expected, atol=1e-4, rtol=1e-4)
 
 
@@ -75,3 +52,14 @@ def test_batched_equals_one_by_one(engine, make_adapter):
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
     selected = engine.score(Stacked(adapters).select([4, 1]), PROMPTS, ANSWERS).log_likelihood
     torch.testing.assert_close(selected, together[[4, 1]], atol=1e-5, rtol=1e-5)
+
+
+def test_each_module_that_an_adapter_names_changes_the_output(engine, make_adapter):
+    base = engine.base
+    paths = list(base.structure.specs)
+    assert len(paths) >= len(base.modules()) + 2  # the embedding and the head too
+    members = [make_adapter(1, targets=[path]) for path in paths]
+    values = engine.log_likelihood(members, PROMPTS, ANSWERS)
+    plain = engine.log_likelihood(None, PROMPTS, ANSWERS)
+    for path, row in zip(paths, values, strict=True):
+        assert (row - plain[0]).abs().max() > 1e-4, path
