@@ -185,6 +185,7 @@ class _Search:
         )
         self.ledger, self.journal, self.stopped = Ledger(), [], ""
         self.last_cost: dict[str, float] = {}
+        self.told_no_spread = False
         saved = run.resume() if run is not None else None
         if saved is None:
             self.state = method.init(problem.template, seed, start)
@@ -263,6 +264,12 @@ class _Search:
         now = self.budget.spent(step + 1, self.ledger)
         fraction = min(1.0, self.budget.nearest(now)[1])
         self.state, metrics = self.method.tell(self.state, rewards.values, fraction)
+        if metrics.get("no_spread") and not self.told_no_spread:
+            self.told_no_spread = True
+            self.progress.note(
+                f"step {step + 1}: all members were rewarded alike, so nothing was learned; if that goes on, "
+                "try a larger sigma, more prompts a step, or a text that ends the answers (stop)"
+            )
         failures: dict[str, Any] = {f"failed_{kind}": count for kind, count in rewards.failed.items()}
         return {**metrics, **failures}
 

@@ -36,6 +36,11 @@ class AdaptConfig(BaseModel):
         description="What is rewarded: exact, numeric, contains, regex:PATTERN, logprob or FILE.py:FUNCTION. "
         "The task's own if not given.",
     )
+    stop: str | None = Field(
+        None,
+        min_length=1,
+        description="A text that ends an answer, as '\\n' for one line. The task's own if not given.",
+    )
     method: str = Field("eggroll", description="The algorithm (see `evolora methods`).")
     options: dict[str, Any] = Field({}, description="The method's own options.")
 
@@ -91,6 +96,11 @@ class AdaptConfig(BaseModel):
         if isinstance(value, str) and value not in _PRESETS and _NAMES.fullmatch(value.strip()):
             return [name.strip() for name in value.split(",")]
         return value
+
+    @field_validator("stop")
+    @classmethod
+    def _escapes_are_read(cls, value: str | None) -> str | None:
+        return read_escapes(value)
 
     @field_validator("layers", mode="before")
     @classmethod
@@ -179,6 +189,11 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError("not a mapping of options", where=path, mend="write one `option: value` a line")
     return {str(name).replace("-", "_"): value for name, value in content.items()}
+
+
+def read_escapes(text: str | None) -> str | None:
+    """A line break or tab that was written as two characters, as shells make people do, becomes one."""
+    return None if text is None else text.replace("\\n", "\n").replace("\\t", "\t")
 
 
 def check_names(values: Mapping[str, Any], known: Mapping[str, Any], *, where: object = None) -> None:

@@ -42,7 +42,7 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
     budget = Budget(
         config.budget_steps, config.budget_evaluations, config.budget_flops, config.budget_seconds
     )
-    task = load_task(config.task, seed=config.seed, **config.sizes())
+    task = load_task(config.task, seed=config.seed, stop=config.stop, **config.sizes())
     for warning in task.warnings:
         progress.note(f"{task.name}: {warning}")
     reward = load_reward(config.reward or task.reward)

@@ -14,6 +14,7 @@ from evolora.cli.output import clean_stdout, emit, interval, percent, table
 from evolora.cli.progress import make_progress
 from evolora.cli.quiet import quiet_libraries
 from evolora.cli.story import points, verdict
+from evolora.config import read_escapes
 from evolora.errors import ConfigError
 
 _SPLITS = ("train", "validation", "test")
@@ -28,6 +29,7 @@ def command(
     ] = ...,  # type: ignore[assignment]
     model: Model = "smollm2-135m",
     reward: Annotated[str | None, typer.Option("--reward", help="The task's own if not given.")] = None,
+    stop: Annotated[str | None, typer.Option("--stop", help="Ends an answer, as '\\n'.")] = None,
     split: Annotated[str, typer.Option("--split", help="train, validation or test.")] = "test",
     seed: Seed = 0,
     dtype: Dtype = "float32",
@@ -54,7 +56,7 @@ def command(
         from evolora.problems import difference, evaluate, load_reward
         from evolora.tasks import load_task
 
-        loaded = load_task(task, seed=seed)
+        loaded = load_task(task, seed=seed, stop=read_escapes(stop))
         members = [Adapter.load(path) for path in adapters or ()]
         if threads is not None:
             torch.set_num_threads(threads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from evolora.errors import TaskError
@@ -30,6 +31,7 @@ def load_task(
     train: int | None = None,
     validation: int | None = None,
     test: int | None = None,
+    stop: str | None = None,
 ) -> Task:
     """Loads a task.
 
@@ -41,12 +43,17 @@ def load_task(
         train: how many training prompts; by default 1000 of a generated family, all of anything else.
         validation: how many validation prompts; by default 200 or all.
         test: how many test prompts; by default 200 or all.
+        stop: a text that ends an answer, in the place of the task's own.
 
     Raises:
         TaskError: an unknown name (the known ones are listed), a bad file, too few prompts for the sizes.
     """
     sizes: dict[Split, int | None] = {"train": train, "validation": validation, "test": test}
-    name = str(spec).strip()
+    task = _named(str(spec).strip(), sizes, seed)
+    return task if stop is None else replace(task, stop=stop)
+
+
+def _named(name: str, sizes: dict[Split, int | None], seed: int) -> Task:
     if name == "demo":
         name = DEMO
     for facts in FACTS:

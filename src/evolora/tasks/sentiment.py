@@ -41,7 +41,7 @@ def load_sentiment(path: Path | None, sizes: dict[Split, int | None], seed: int)
         for where, row in read_rows(path):
             table.add(_example(row, where), split_in(row, where), where)
         task = table.task(sizes, seed, f"sentiment:{path}", DESCRIPTION, str(path))
-    return replace(task, max_new_tokens=MAX_NEW_TOKENS)
+    return replace(task, max_new_tokens=MAX_NEW_TOKENS, stop="\n")
 
 
 def _example(row: dict[str, Any], where: str) -> Example:
