@@ -3,7 +3,7 @@
     python benchmarks/demo_settings.py          writes results/demo_settings.json; half an hour on two cores
 
 Each setting runs once with seed 0; its score is the share of right answers (teacher-forced) on the training
-and validation prompts together. One seed a setting ranks settings roughly; it proves nothing about their order.
+and validation prompts together. One seed ranks settings roughly; it proves nothing about their order.
 """
 
 import json

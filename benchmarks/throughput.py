@@ -1,6 +1,7 @@
 """Runs the full bench and leaves its record: python benchmarks/throughput.py [--quick] [OUT.json].
 
-The record goes to results/bench/throughput.json unless another file is named: the rows that docs quote come from there.
+The record goes to results/bench/throughput.json unless another file is named: the rows that docs quote come
+from there.
 """
 
 from __future__ import annotations

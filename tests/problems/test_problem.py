@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -25,7 +26,8 @@ class FakeEngine:
         skills = self.skills if members is not None else (0,)
         return [[int(p.split()[-1]) < skill for p in prompts] for skill in skills]
 
-    def score(self, members, prompts, answers):
+    def score(self, members, prompts, answers, *, stop=None):
+        self.stop = stop
         self.calls.append(("score", prompts, answers))
         exact = torch.tensor(self._right(members, prompts))
         tokens = torch.tensor([len(a) for a in answers])
@@ -33,7 +35,8 @@ class FakeEngine:
             log_likelihood=torch.where(exact, -1.0, -8.0) * tokens, exact=exact, tokens=tokens
         )
 
-    def generate(self, members, prompts, *, max_new_tokens=32, temperature=0.0, top_p=1.0, seed=0):
+    def generate(self, members, prompts, *, max_new_tokens=32, temperature=0.0, top_p=1.0, seed=0, stop=None):
+        self.stop = stop
         self.calls.append(("generate", prompts, max_new_tokens, temperature, seed))
         return [["yes " if right else "no" for right in row] for row in self._right(members, prompts)]
 
@@ -260,3 +263,12 @@ def test_nothing_to_evaluate_on_is_said():
         evaluate(FakeEngine(), None, (), load_reward("exact"), 4)
     with pytest.raises(RewardError, match="cannot judge"):
         evaluate(FakeEngine(), None, examples(0, 2, ""), load_reward("exact"), 4)
+
+
+@pytest.mark.parametrize("teacher_forced", [True, False])
+def test_what_ends_an_answer_reaches_the_engine(teacher_forced):
+    engine = FakeEngine()
+    Problem(
+        engine, replace(task(), stop="\n"), load_reward("exact"), 2, teacher_forced=teacher_forced
+    ).evaluate(None, 0)
+    assert engine.stop == "\n"
