@@ -69,7 +69,7 @@ def uniform(
 ) -> NDArray[np.float64]:
     """``count`` numbers in [0, 1) of the given address, 53 bits each."""
     bits = _stream(seed, step, pair, tensor, purpose).random_raw(count)
-    return (bits >> np.uint64(11)) * 2.0**-53
+    return np.multiply(bits >> np.uint64(11), 2.0**-53, dtype=np.float64)
 
 
 def permutation(count: int, *, seed: int, step: int = 0, purpose: str) -> NDArray[np.int64]:

@@ -38,7 +38,7 @@ def command(
 
         config = demo_config(seed, out).model_copy(update={"overwrite": overwrite})
         progress = make_progress(quiet=quiet)
-        task = load_task(config.task, seed=config.seed, **config.sizes())
+        task = load_task(config.task, seed=config.seed, stop=config.stop, **config.sizes())
         progress.note(f"{config.model} learns {task.name!r}: {task.description}")
         example = task.train[0]
         progress.note(
