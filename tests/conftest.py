@@ -68,6 +68,12 @@ def char_tokenizer():
 
 
 @pytest.fixture
+def make_tiny():
+    """Builds a tiny random model by the name of its architecture; the same weights each time."""
+    return build_tiny
+
+
+@pytest.fixture
 def tiny_llama():
     return build_tiny("llama")
 

@@ -199,6 +199,14 @@ class Base:
         if not texts:
             return []
         encoded = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        known = self.model.get_input_embeddings().num_embeddings
+        for text, ids in zip(texts, encoded, strict=True):
+            if ids and max(ids) >= known:
+                raise InputError(
+                    f"the tokenizer makes token {max(ids)} of it, and the model knows {known} tokens",
+                    where=f"{text[:40]!r}",
+                    mend="give the tokenizer that belongs to the model",
+                )
         bos = self.tokenizer.bos_token
         return [
             [*self._start, *ids] if starts and not (bos and text.startswith(bos)) else list(ids)
