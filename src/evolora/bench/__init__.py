@@ -1,0 +1,1 @@
+"""Throughput and memory of the engine, as ratios measured within one process."""
