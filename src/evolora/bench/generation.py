@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evolora.bench.comparison import Comparison
@@ -31,16 +32,12 @@ def measure(engine: Engine, case: GenerationCase, rounds: int) -> dict[str, Any]
     part = case.members / looped
     new = case.new_tokens
 
+    complete = partial(engine.generate, max_new_tokens=new)
+
     match = Comparison(base)
-    match.add("ours", lambda: engine.generate(held, prompts, max_new_tokens=new))
-    match.add(
-        "sequential",
-        lambda: [engine.generate([a], prompts, max_new_tokens=new)[0] for a in held[:looped]],
-        of=part,
-    )
-    match.add(
-        "base", lambda: engine.generate(None, prompts * case.members, max_new_tokens=new), compare=False
-    )
+    match.add("ours", lambda: complete(held, prompts))
+    match.add("sequential", lambda: [complete([one], prompts)[0] for one in held[:looped]], of=part)
+    match.add("base", lambda: complete(None, prompts * case.members), compare=False)
     with match.making("peft_loop", "peft_mixed"):
         peft = PeftGeneration(base, PeftAdapters(base, held), prompts, new)
         match.add("peft_loop", lambda: peft.loop(looped), of=part)

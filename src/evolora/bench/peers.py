@@ -67,7 +67,7 @@ class PeftAdapters:
 
     @contextmanager
     def unhooked(self) -> Iterator[None]:
-        """Takes off the hooks that a failed mixed batch leaves on PEFT's layers: all later passes would fail."""
+        """Takes off the hooks that a failed mixed batch leaves on PEFT's layers: later passes would fail."""
         try:
             yield
         except BaseException:

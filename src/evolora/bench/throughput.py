@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from evolora.engine.base import Base
 
 NOTES = (
-    "fraction_of_base: low-rank noise made within the time, around the frozen base; 1 is the plain base on as "
-    "many rows. fraction_with_mean: the same around the mean of a search on the weights, prepared within the "
-    "time. fraction_of_adapters: a list of existing adapters, stacked within the time.",
-    "vs_...: how many times as fast ours is; PEFT's loop and mixed batch against the list of adapters, the copy "
-    "and merge loops against the noise. The peers' adapters are in memory before the clock starts, in the "
-    "base's dtype (PEFT's autocast_adapter_dtype=False, its faster setting in half precision).",
-    "Everybody's output head, HF generate's too, gets the last position as a contiguous block; without that "
-    "repair the peers are 10 to 300 times as slow there on a CPU.",
-    "With 256 tokens or more per member in one forward a few cores are saturated: there a plain loop is about "
-    "as fast as any batching. The gain is in little work per member, in decoding and in shared prefixes.",
+    "fraction_of_base: low-rank noise made within the time, around the frozen base; 1 is the plain base "
+    "on as many rows. fraction_with_mean: the same around the mean of a search on the weights, prepared "
+    "within the time. fraction_of_adapters: a list of existing adapters, stacked within the time.",
+    "vs_...: how many times as fast ours is; PEFT's loop and mixed batch against the list of adapters, "
+    "the copy and merge loops against the noise. The peers' adapters are in memory before the clock "
+    "starts, in the base's dtype (PEFT's autocast_adapter_dtype=False, its faster setting in half "
+    "precision).",
+    "Everybody's output head, HF generate's too, gets the last position as a contiguous block; without "
+    "that repair the peers are 10 to 300 times as slow there on a CPU.",
+    "With 256 tokens or more per member in one forward a few cores are saturated: there a plain loop is "
+    "about as fast as any batching. The gain is in little work per member, in decoding and in shared "
+    "prefixes.",
     "extrapolated_from: the one-by-one contestants ran this many members and their time is scaled up; "
     "set_adapter grows with N, so PEFT's loop is flattered by it, if anything.",
     "cost: a search step (ask, score, tell) over the plain base's scoring of as many rows.",
