@@ -50,6 +50,7 @@ def measure(base: ev.Base, layers: str, **options: float) -> dict[str, object]:
 
 
 def main() -> None:
+    OUT.parent.mkdir(exist_ok=True)
     base, rows = ev.load_base("smollm2-135m"), []
     for setting in SETTINGS:
         rows.append({"setting": setting, **measure(base, **setting)})
