@@ -163,7 +163,7 @@ class _Decoder:
 
     def _prefill(self) -> tuple[Tensor, Tensor, Any]:
         import torch
-        from transformers import DynamicCache
+        from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
         base, bound = self.base, self.bound
         name = type(base.model).__name__
@@ -174,7 +174,8 @@ class _Decoder:
         ids, mask = pad_left(self.prompts, base.end_tokens[0])
         ids, mask = ids.to(base.device), mask.to(base.device)
         cache = DynamicCache(config=base.model.config)
-        if not all(hasattr(layer, "batch_select_indices") for layer in cache.layers):
+        # others (hybrids too) keep states that would stay when their rows leave
+        if any(type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers):
             raise ModelError(
                 f"{name} keeps a recurrent state, not a KV cache, so it cannot generate here",
                 where=base.name,
