@@ -15,7 +15,7 @@ base = ev.load_base("smollm2-135m")
 outcome = ev.adapt(
     base,
     ev.load_task("things", test=10 if tiny else None),
-    method=ev.Eggroll(population=4 if tiny else 32, sigma=0.03, lr=1.0, export_rank=128),
+    method=ev.Eggroll(population=4 if tiny else 32, sigma=0.03, lr=1.0),
     reward="exact",
     layers="top:2" if tiny else "top:4",
     batch=4 if tiny else 32,

@@ -129,7 +129,7 @@ def demo_config(seed: int = 0, out: str | Path = "runs/demo") -> AdaptConfig:
         task="demo",
         reward="exact",
         method="eggroll",
-        options={"sigma": 0.03, "lr": 1.0, "rank": 1, "population": 32, "export_rank": 128},
+        options={"sigma": 0.03, "lr": 1.0, "rank": 1, "population": 32},
         layers="top:4",
         batch=32,
         budget_steps=15,

@@ -18,7 +18,7 @@ from evolora.search.factors import assemble, first_factors, product_norm
 from evolora.search.method import GradientMethod, TrainingEngine
 from evolora.search.optimiser import descend
 from evolora.search.state import State
-from evolora.search.truncation import truncate
+from evolora.search.truncation import relative_error, truncate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,10 +67,7 @@ class AdamW(GradientMethod):
             name: truncate(self.scale * (b[name] @ a[name]), rank, spec.kind)
             for name, spec in state.template.items()
         }
-        norm = sqrt(sum(part.norm**2 for part in parts.values()))
-        provenance["truncation_error"] = (
-            sqrt(sum(part.lost**2 for part in parts.values())) / norm if norm > 0 else 0.0
-        )
+        provenance["truncation_error"] = relative_error(parts.values())
         modules: dict[str, Factors] = {name: part.factors for name, part in parts.items()}
         return Adapter(modules, name=self.name, provenance=provenance)
 

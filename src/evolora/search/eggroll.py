@@ -32,7 +32,7 @@ from evolora.search.perturbation import Perturbation
 from evolora.search.perturbed import Alone, AroundDelta, AroundFactors, Layout, factor_names
 from evolora.search.shaping import Shaping, shape
 from evolora.search.state import Number, State
-from evolora.search.truncation import truncate
+from evolora.search.truncation import narrow_to, relative_error, truncate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,6 +45,8 @@ _OPTIMISERS: dict[str, tuple[str, dict[str, Any]]] = {
     "adagrad": ("Adagrad", {}),
 }
 
+_TOLERANCE = 0.1  # of the delta's norm, that an adapter of automatic rank may leave out
+
 
 class Eggroll(Method):
     """Evolution strategies with low-rank noise; see the module's text for the update."""
@@ -55,10 +57,10 @@ class Eggroll(Method):
 
     sigma: float = Field(0.02, ge=0, description="Standard deviation of the perturbation of each parameter.")
     lr: float = Field(
-        0.1, ge=0, description="Step size in units of sigma: the step's RMS is lr * sigma under pure noise."
+        1.0, ge=0, description="Step size in units of sigma: the step's RMS is lr * sigma under pure noise."
     )
     rank: int = Field(1, ge=1, description="Rank of each member's perturbation.")
-    population: int = Field(16, ge=2, description="Members a step; even for antithetic pairs.")
+    population: int = Field(32, ge=2, description="Members a step; even for antithetic pairs.")
     antithetic: bool = Field(True, description="Members come in pairs with opposite perturbations.")
     shaping: Shaping = Field("pair_rms", description="How rewards become fitness.")
     space: Literal["weights", "factors"] = Field(
@@ -73,8 +75,11 @@ class Eggroll(Method):
     optimiser: Literal["sgd", "momentum", "adam", "nadam", "rmsprop", "adagrad"] = Field(
         "sgd", description="What takes the step along the estimate; all but sgd keep dense moments."
     )
-    export_rank: int = Field(
-        16, ge=1, description="Rank of the adapter that comes out; in space factors also of the search."
+    export_rank: int | None = Field(
+        None,
+        ge=1,
+        description="Rank of the adapter that comes out. By default, on the weights the smallest of 8, 16 ... "
+        "512 that leaves out at most a tenth (Frobenius); on factors 16, which is also the rank searched.",
     )
 
     @model_validator(mode="after")
@@ -96,7 +101,7 @@ class Eggroll(Method):
 
         numbers: dict[str, Number] = {"walk": 0.0, "from_base": int(start is None)}
         if self.space == "factors":
-            a, b = first_factors(template, self.export_rank, seed, start)
+            a, b = first_factors(template, self._factor_rank, seed, start)
             keys = {name: factor_names(name) for name in template}
             tensors = {keys[name][0]: a[name] for name in template} | {
                 keys[name][1]: b[name] for name in template
@@ -125,16 +130,17 @@ class Eggroll(Method):
             "seed": state.seed,
             "steps": state.step,
         } | self.model_dump()
-        if self.space == "factors" and (rank is None or rank >= self.export_rank):
+        if self.space == "factors" and (rank is None or rank >= self._factor_rank):
             a, b = self._split(state)
             return Adapter(assemble(state.template, a, b), name=self.name, provenance=provenance)
+        rank = rank or self.export_rank
         parts = {
-            name: truncate(delta, rank or self.export_rank, state.template[name].kind)
+            name: truncate(delta, rank or max(delta.shape), state.template[name].kind)
             for name, delta in self._deltas(state).items()
         }
-        norm = sqrt(sum(part.norm**2 for part in parts.values()))
-        lost = sqrt(sum(part.lost**2 for part in parts.values()))
-        provenance["truncation_error"] = lost / norm if norm > 0 else 0.0
+        if rank is None:
+            parts = narrow_to(parts, _TOLERANCE)
+        provenance["truncation_error"] = relative_error(parts.values())
         provenance["truncation"] = {name: part.error for name, part in parts.items()}
         return Adapter(
             {name: part.factors for name, part in parts.items()}, name=self.name, provenance=provenance
@@ -225,6 +231,10 @@ class Eggroll(Method):
 
     def _sigma(self, state: State) -> float:
         return self.sigma * (self._left(state) if self.decay_sigma else 1.0)
+
+    @property
+    def _factor_rank(self) -> int:
+        return self.export_rank or 16
 
     def _noise(self, state: State) -> Perturbation:
         return Perturbation(state.seed, state.step, self.rank)

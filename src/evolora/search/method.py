@@ -137,7 +137,7 @@ class TrainingEngine(Protocol):
         *,
         stop: str | None = None,
     ) -> Tensor:
-        """Mean negative log-likelihood of the answers' tokens and their end, differentiable in ``a`` and ``b``."""
+        """Mean negative log-likelihood of the answers and their ends, differentiable in ``a`` and ``b``."""
 
 
 class GradientMethod(_Searcher):

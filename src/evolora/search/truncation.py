@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import TYPE_CHECKING
 
 from evolora.adapters import Factors
@@ -11,6 +13,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from evolora.adapters.adapter import Kind
+
+
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # those that vLLM serves
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,10 +33,40 @@ class Truncation:
     norm: float
     lost: float
 
+    def narrow(self, rank: int) -> Truncation:
+        """The same delta at a lower rank; no decomposition is made again."""
+        a, b = self.factors.a, self.factors.b
+        dropped = (
+            a[rank:].double().square().sum(1).square().sum().item()
+        )  # a row's squared norm is the singular value
+        factors = Factors(a[:rank].clone(), b[:, :rank].clone(), kind=self.factors.kind)
+        return Truncation(factors, self.norm, sqrt(self.lost**2 + dropped))
+
     @property
     def error(self) -> float:
         """``lost / norm``, 0 for a delta of zeros."""
         return self.lost / self.norm if self.norm > 0 else 0.0
+
+
+def relative_error(parts: Iterable[Truncation]) -> float:
+    """What all modules together leave out, over their common norm (Frobenius)."""
+    known = list(parts)
+    norm = sqrt(sum(part.norm**2 for part in known))
+    return sqrt(sum(part.lost**2 for part in known)) / norm if norm > 0 else 0.0
+
+
+def narrow_to(parts: Mapping[str, Truncation], tolerance: float) -> dict[str, Truncation]:
+    """All modules at one rank: the smallest of ``RANKS`` at which the relative error is within ``tolerance``.
+
+    Args:
+        parts: the deltas at full rank.
+        tolerance: largest relative error; where no rank of the list reaches it, the largest is taken.
+    """
+    for rank in RANKS:
+        narrowed = {name: part.narrow(rank) for name, part in parts.items()}
+        if relative_error(narrowed.values()) <= tolerance:
+            break
+    return narrowed
 
 
 def truncate(delta: Tensor, rank: int, kind: Kind = "linear") -> Truncation:
