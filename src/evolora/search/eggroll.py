@@ -78,8 +78,8 @@ class Eggroll(Method):
     export_rank: int | None = Field(
         None,
         ge=1,
-        description="Rank of the adapter that comes out. By default, on the weights the smallest of 8, 16 ... "
-        "512 that leaves out at most a tenth (Frobenius); on factors 16, which is also the rank searched.",
+        description="Rank of the adapter that comes out. By default, on the weights the smallest of 8 to 512 "
+        "that leaves out at most a tenth (Frobenius); on factors 16, which is the rank searched.",
     )
 
     @model_validator(mode="after")
