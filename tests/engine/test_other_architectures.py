@@ -98,7 +98,11 @@ RECURRENT = {
         "all-linear",
     ),
     "Qwen3Next": (
-        {"num_experts": 4, "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        },
         "attention",
     ),
     "RecurrentGemma": ({"lru_width": 32}, "all-linear"),

@@ -79,10 +79,13 @@ def _source(name: str) -> tuple[str, str]:
 def _load(source: str, name: str, reference: str, dtype: torch.dtype, device: str, trust: bool) -> Base:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    options: dict[str, Any] = {"trust_remote_code": trust, "local_files_only": True}
-    if not Path(source).is_dir() and not _cached(source):
-        _reach_hub(name)
-        options["local_files_only"] = False
+    local = Path(source).is_dir()
+    if not local:
+        folder = _cached(source)
+        source, local = folder or source, folder is not None
+        if not local:
+            _reach_hub(name)
+    options: dict[str, Any] = {"trust_remote_code": trust, "local_files_only": local}
     part = "configuration"
     try:
         config = AutoConfig.from_pretrained(source, **options)
@@ -102,8 +105,8 @@ def _load(source: str, name: str, reference: str, dtype: torch.dtype, device: st
     except ModelError:
         raise
     except Exception as error:  # transformers raises all kinds for damaged files
-        raise _unloadable(part, error, name, local=options["local_files_only"]) from error
-    if not len(tokenizer):
+        raise _unloadable(part, error, name, local=local) from error
+    if not tokenizer.vocab_size or not tokenizer("a", add_special_tokens=False)["input_ids"]:
         raise ModelError(
             "the tokenizer is missing or empty", where=name, mend="put its files beside the model"
         )
@@ -126,17 +129,21 @@ def _unloadable(part: str, error: Exception, name: str, *, local: bool) -> Model
     return ModelError(f"the {part} cannot be loaded ({reason})", where=name, mend=mend)
 
 
-def _cached(source: str) -> bool:
-    """Whether the Hub's cache holds this model's configuration, tokenizer and some weights."""
+def _cached(source: str) -> str | None:
+    """The folder of the Hub's cache that holds configuration, tokenizer and weights, if there is one."""
     from huggingface_hub import try_to_load_from_cache
 
-    def held(*files: str) -> bool:
-        return any(isinstance(try_to_load_from_cache(source, file), str) for file in files)
+    def held(*files: str) -> str | None:
+        found = (try_to_load_from_cache(source, file) for file in files)
+        return next((path for path in found if isinstance(path, str)), None)
 
+    config = held("config.json")
     weights = [
         f"{stem}{end}" for stem in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")
     ]
-    return held("config.json") and held("tokenizer.json", "tokenizer_config.json") and held(*weights)
+    if config is None or not held("tokenizer.json", "tokenizer_config.json") or not held(*weights):
+        return None
+    return str(Path(config).parent)
 
 
 def _reach_hub(name: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from evolora.engine.structure import Path, accepts
+from evolora.engine.structure import Path, accepts, agree
 from evolora.errors import ModelError
 
 if TYPE_CHECKING:
@@ -148,6 +148,6 @@ def parts_exactly(base: Base) -> bool:
                 return False
             # what stands at padding is nobody's
             there = mask.repeat(members, 1).bool() if arguments else torch.ones_like(at_once[..., 0]).bool()
-            if (later - at_once)[there].abs().max() > 0.03 * at_once[there].abs().max():
+            if not agree(at_once[there], later[there]):
                 return False
     return True

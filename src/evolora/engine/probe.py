@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from evolora.adapters import ModuleSpec
-from evolora.engine.structure import Path, Structure, accepts, embedding_scale, flatten, spec_of
+from evolora.engine.structure import Path, Structure, accepts, agree, embedding_scale, flatten, spec_of
 from evolora.errors import ModelError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def probe(model: nn.Module) -> Structure:
         )
     if tuple(last.shape[:2]) != tuple(plain_ids.shape):
         raise ModelError(f"{name} does not call its output embedding on [rows, tokens, width]", where=head)
-    if not _agree(last[0, :-1], last[2, :-1]):
+    if not agree(last[0, :-1], last[2, :-1]):
         raise ModelError(
             f"a later token changes what {name} says about earlier ones",
             mend="it is no causal language model (an encoder, perhaps)",
@@ -71,7 +71,7 @@ def probe(model: nn.Module) -> Structure:
         head,
         _batched(plain.arguments, padded.arguments),
         plain.order == padded.order == list(range(len(layers))),
-        _agree(shift, last[0, : len(shift)]),
+        agree(shift, last[0, : len(shift)]),
     )
 
 
@@ -227,15 +227,9 @@ def _sees_rows(inputs: Sequence[Tensor], spec: ModuleSpec, rows: int) -> bool:
         if len(flat) != rows * _TOKENS or (spec.kind == "linear" and value.shape[-1] != spec.d_in):
             return False
         first, second, third = flat.view(rows, _TOKENS, *flat.shape[1:])[:3, _PADDING:-1]
-        if not _agree(first, third) or bool((first == second).all()):
+        if not agree(first, third) or bool((first == second).all()):
             return False
     return True
-
-
-def _agree(one: Tensor, other: Tensor) -> bool:
-    """Equal up to the rounding of half precision."""
-    one, other = one.double(), other.double()
-    return bool((one - other).abs().max() <= 0.03 * one.abs().max())
 
 
 def _batched(plain: Mapping[Path, float], padded: Mapping[Path, float]) -> dict[Path, int]:

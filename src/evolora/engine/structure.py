@@ -98,3 +98,12 @@ def flatten(value: Any, path: Path = ()) -> list[tuple[Path, Tensor]]:
 def accepts(model: nn.Module, argument: str) -> bool:
     """Whether the model's forward names this argument (decorators are seen through)."""
     return argument in inspect.signature(type(model).forward).parameters
+
+
+def agree(one: Tensor, other: Tensor) -> bool:
+    """Equal up to the rounding of their precision, which a batch of another shape may bring."""
+    import torch
+
+    tolerance = 1e-4 if one.dtype in (torch.float32, torch.float64, torch.long) else 0.03
+    one, other = one.double(), other.double()
+    return bool((one - other).abs().max() <= tolerance * one.abs().max())
