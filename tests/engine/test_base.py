@@ -121,10 +121,10 @@ def test_an_answer_is_tokenised_after_its_prompt(llama):
     raw.pre_tokenizer = Metaspace()  # sets a blank before a text that has none
     llama.tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="</s>")
     ids = {token: i for token, i in vocabulary.items()}
-    assert llama.encode_pairs(["c:"], [" b"]) == [([ids["▁"], ids["c"], ids[":"]], [ids["▁b"], ids["</s>"]])]
-    assert llama.encode_pairs(["c:"], ["b"])[0][1] == [ids["b"], ids["</s>"]]  # alone it would be ▁b
+    assert llama.text.pairs(["c:"], [" b"]) == [([ids["▁"], ids["c"], ids[":"]], [ids["▁b"], ids["</s>"]])]
+    assert llama.text.pairs(["c:"], ["b"])[0][1] == [ids["b"], ids["</s>"]]  # alone it would be ▁b
     # "a" and "b" grow together: no model that has read "a" writes the token "ab"
-    assert llama.encode_pairs(["c:a"], ["b"])[0][0][-1] == ids["a"]
+    assert llama.text.pairs(["c:a"], ["b"])[0][0][-1] == ids["a"]
 
 
 def test_prompts_get_the_start_but_no_end_that_a_tokenizer_adds(llama):
@@ -137,7 +137,7 @@ def test_prompts_get_the_start_but_no_end_that_a_tokenizer_adds(llama):
     plain = llama.tokenizer("ab", add_special_tokens=False)["input_ids"]
     assert llama.encode("ab") == [1, *plain]
     assert llama.encode("ab", answer=True) == plain
-    assert llama.encode_pairs(["ab"], ["ab"]) == [([1, *plain], [*plain, 2])]
+    assert llama.text.pairs(["ab"], ["ab"]) == [([1, *plain], [*plain, 2])]
 
 
 def test_chats_need_a_template(llama):
@@ -165,4 +165,4 @@ def test_every_end_of_the_generation_config_counts(llama):
 def test_tokens_that_the_model_has_no_row_for_are_refused(llama):
     llama.tokenizer.add_tokens(["<new>"])
     with pytest.raises(InputError, match=r"token 97.*97 tokens"):
-        llama.encode_prompts(["a <new>"])
+        llama.text.prompts(["a <new>"])

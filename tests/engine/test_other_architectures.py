@@ -70,13 +70,13 @@ def test_adapters_on_all_linear_modules_equal_peft(
     for layers in (None, "top:1"):
         adapters = [make_adapter(seed, rank=seed, layers=layers, base=base) for seed in (1, 2)]
         scores = engine.score(adapters, PROMPTS, ANSWERS)
-        texts = engine.generate(adapters, PROMPTS, max_new_tokens=10)
+        texts = engine.generate(adapters, PROMPTS, max_new_tokens=6)
         for index, adapter in enumerate(adapters):
             model = peft_model(base, adapter)
             expected, exact = row_by_row(model, base, PROMPTS, ANSWERS)
             torch.testing.assert_close(scores.log_likelihood[index], expected, atol=1e-4, rtol=1e-4)
             assert scores.exact[index].tolist() == exact
-            assert texts[index] == [greedy(model, base, prompt, 10) for prompt in PROMPTS]
+            assert texts[index] == [greedy(model, base, prompt, 6) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -101,6 +101,8 @@ RECURRENT = {
         {
             "num_experts": 4,
             "num_experts_per_tok": 2,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 2,
             "layer_types": ["linear_attention", "full_attention", "linear_attention"],
         },
         "attention",

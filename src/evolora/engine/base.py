@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from evolora.adapters import Adapter, ModuleSpec
-from evolora.engine.batches import refuse_unusable
 from evolora.engine.fingerprint import fingerprint
 from evolora.engine.probe import probe
 from evolora.engine.selection import select
 from evolora.engine.structure import Layers, Structure, Targets, embedding_scale
-from evolora.errors import AdapterError, InputError, ModelError
+from evolora.engine.text import Text
+from evolora.errors import AdapterError, ModelError
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,6 @@ class Base:
     tokenizer: PreTrainedTokenizerBase
     name: str
     reference: str = ""
-    _stop_tokens: dict[str, list[tuple[int, str]]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.model.eval()
@@ -63,6 +62,11 @@ class Base:
         from evolora.engine.passes import parts_exactly
 
         return parts_exactly(self)
+
+    @cached_property
+    def text(self) -> Text:
+        """Texts as this model's tokens."""
+        return Text(self)
 
     @property
     def max_length(self) -> int | None:
@@ -102,41 +106,6 @@ class Base:
             )
         return known
 
-    def endings(self, stop: str | None) -> tuple[int, ...]:
-        """Tokens that end an answer: end of text, and each that has nothing but blanks before ``stop``.
-
-        The first is the one appended to answers that are scored.
-
-        Raises:
-            InputError: ``stop`` is empty, or no single token of this tokenizer.
-        """
-        if stop is None:
-            return self.end_tokens
-        texts = self._containing(stop)
-        alone = [i for i, text in texts if text == stop]
-        blank_before = [i for i, text in texts if not text.split(stop)[0].strip()]
-        if not alone:
-            raise InputError(
-                f"{stop!r} is no single token of {self.name}, so answers that end with it cannot be scored",
-                where="stop",
-                mend="use a reward of the completion, or another stop",
-            )
-        return tuple(dict.fromkeys([*alone, *blank_before, *self.end_tokens]))
-
-    def stops(self, stop: str | None) -> tuple[int, ...]:
-        """Tokens after which a completion is over: end of text, and every token that contains ``stop``."""
-        return (
-            self.end_tokens if stop is None else (*self.end_tokens, *(i for i, _ in self._containing(stop)))
-        )
-
-    def _containing(self, stop: str) -> list[tuple[int, str]]:
-        if not stop:
-            raise InputError("the text is empty", where="stop", mend="leave it out")
-        if stop not in self._stop_tokens:
-            texts = self.tokenizer.batch_decode([[i] for i in range(len(self.tokenizer))])
-            self._stop_tokens[stop] = [(i, text) for i, text in enumerate(texts) if stop in text]
-        return self._stop_tokens[stop]
-
     def modules(self, targets: Targets = "all-linear", layers: Layers = None) -> dict[str, ModuleSpec]:
         """Modules to adapt, by name and shape; ``evolora.engine.selection`` says what the arguments take."""
         return select(self.structure, targets, layers)
@@ -146,72 +115,9 @@ class Base:
         module = self.model.get_submodule(path)
         return embedding_scale(module) if self.structure.specs[path].kind == "embedding" else 1.0
 
-    @cached_property
-    def _start(self) -> list[int]:
-        """The special tokens that the tokenizer sets before a text (one that it appends is left out)."""
-        plain = self.tokenizer("a", add_special_tokens=False)["input_ids"]
-        framed = self.tokenizer("a")["input_ids"]
-        places = [i for i in range(len(framed)) if framed[i : i + len(plain)] == plain]
-        return list(framed[: places[0]]) if places else []
-
     def encode(self, text: str, *, answer: bool = False) -> list[int]:
         """Token ids; prompts start with the tokenizer's special tokens (unless they carry them)."""
-        return self._encode_all([text], starts=not answer)[0]
-
-    def encode_prompts(self, prompts: Sequence[str], *, new_tokens: int = 0) -> list[list[int]]:
-        """Token ids of prompts that up to ``new_tokens`` will follow.
-
-        Raises:
-            InputError: an empty prompt, or one that is too long for the model.
-        """
-        encoded = self._encode_all(prompts, starts=True)
-        refuse_unusable(encoded, [new_tokens] * len(encoded), self.max_length)
-        return encoded
-
-    def encode_pairs(
-        self, prompts: Sequence[str], answers: Sequence[str], stop: str | None = None
-    ) -> list[tuple[list[int], list[int]]]:
-        """Token ids of prompts and of their answers with the end.
-
-        An answer is tokenised after its prompt, as a model writes it; where the tokens of the two would grow
-        together, it is tokenised alone.
-
-        Raises:
-            InputError: different numbers of the two, an empty prompt, or a row that is too long for the
-                model.
-        """
-        if len(prompts) != len(answers):
-            raise InputError(
-                f"{len(prompts)} prompts and {len(answers)} answers", mend="give one answer a prompt"
-            )
-        end = self.endings(stop)[0]
-        starts = self._encode_all(prompts, starts=True)
-        whole = self._encode_all([p + a for p, a in zip(prompts, answers, strict=True)], starts=True)
-        alone = self._encode_all(answers, starts=False)
-        pairs = []
-        for start, joint, own in zip(starts, whole, alone, strict=True):
-            continues = joint[: len(start)] == start
-            pairs.append((start, [*(joint[len(start) :] if continues else own), end]))
-        refuse_unusable(starts, [len(answer) - 1 for _, answer in pairs], self.max_length)
-        return pairs
-
-    def _encode_all(self, texts: Sequence[str], *, starts: bool) -> list[list[int]]:
-        if not texts:
-            return []
-        encoded = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-        known = self.model.get_input_embeddings().num_embeddings
-        for text, ids in zip(texts, encoded, strict=True):
-            if ids and max(ids) >= known:
-                raise InputError(
-                    f"the tokenizer makes token {max(ids)} of it, and the model knows {known} tokens",
-                    where=f"{text[:40]!r}",
-                    mend="give the tokenizer that belongs to the model",
-                )
-        bos = self.tokenizer.bos_token
-        return [
-            [*self._start, *ids] if starts and not (bos and text.startswith(bos)) else list(ids)
-            for text, ids in zip(texts, encoded, strict=True)
-        ]
+        return self.text.encode([text], starts=not answer)[0]
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         """A chat as the text of a prompt, by the tokenizer's chat template.

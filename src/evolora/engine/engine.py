@@ -68,8 +68,8 @@ class Engine:
             AdapterError: a member does not fit the base.
         """
         bound = self.bind(members)
-        pairs = self.base.encode_pairs(prompts, answers, stop)
-        found = score(self, bound, pairs, self.base.endings(stop))
+        pairs = self.base.text.pairs(prompts, answers, stop)
+        found = score(self, bound, pairs, self.base.text.endings(stop))
         self.ledger.evaluations += bound.count * len(prompts)
         return found
 
@@ -98,7 +98,7 @@ class Engine:
         """
         if not prompts or not a:
             raise InputError("there is nothing to train on", mend="give at least one prompt and one module")
-        return training_loss(self, a, b, scale, self.base.encode_pairs(prompts, answers, stop))
+        return training_loss(self, a, b, scale, self.base.text.pairs(prompts, answers, stop))
 
     def generate(
         self,
@@ -131,7 +131,7 @@ class Engine:
         """
         import torch
 
-        encoded = self.base.encode_prompts(prompts)
+        encoded = self.base.text.prompts(prompts)
         bound = self.bind(None)
         out = torch.empty(len(encoded), self.base.structure.specs[self.base.structure.head].d_in)
         order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]))

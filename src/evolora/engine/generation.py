@@ -64,8 +64,7 @@ def generate(
         )
     temperature = 0.0 if temperature < _SMALLEST_TEMPERATURE else temperature
     bound = engine.bind(members)
-    encoded = engine.base.encode_prompts(prompts, new_tokens=max_new_tokens - 1)
-    engine.base.stops(stop)
+    encoded = engine.base.text.prompts(prompts, new_tokens=max_new_tokens - 1)
     ids = ["base"] if bound.population is None else list(bound.population.ids)
     copies = [prompts[:i].count(prompt) for i, prompt in enumerate(prompts)]
     texts = [[""] * len(prompts) for _ in ids]
@@ -113,7 +112,7 @@ class _Decoder:
         self.engine, self.bound, self.terms, self.members = engine, bound, terms, members
         self.base = engine.base
         self.prompts = list(prompts)
-        self.stops = self.base.stops(stop)
+        self.stops = self.base.text.stops(stop)
         model = self.base.model
         self.cache_name = next((n for n in ("past_key_values", "cache") if accepts(model, n)), "")
         self.positions = accepts(model, "position_ids")
