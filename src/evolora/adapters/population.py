@@ -111,15 +111,20 @@ class Stacked(Population):
                     )
                 ranks[name] = max(ranks.get(name, 0), factors.rank)
         self.adapters = tuple(adapters)
+        self._last: tuple[tuple[int, ...], dict[str, Stack]] | None = None
         self.specs, self.ranks = specs, ranks
         self.ids = tuple(ids) if ids is not None else tuple(a.name for a in adapters)
 
     def block(self, members: Sequence[int]) -> dict[str, Stack]:
-        """See :meth:`Population.block`; each member is a group of its own."""
-        return {
-            name: self._stack(name, [self.adapters[i].modules.get(name) for i in members])
-            for name in self.specs
-        }
+        """See :meth:`Population.block`; each member is a group of its own. The last block is kept."""
+        if self._last is None or self._last[0] != tuple(members):
+            self._last = None  # never two blocks in memory
+            stacks = {
+                name: self._stack(name, [self.adapters[i].modules.get(name) for i in members])
+                for name in self.specs
+            }
+            self._last = (tuple(members), stacks)
+        return self._last[1]
 
     def _stack(self, name: str, factors: Sequence[Factors | None]) -> Stack:
         import torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from evolora.adapters import Stacked
 from evolora.bench.comparison import Comparison
 from evolora.bench.members import Search, adapters, last_logits, noise, token_rows
 from evolora.bench.peers import CopyLoop, MergeLoop, PeftAdapters
@@ -22,8 +23,8 @@ def measure(engine: Engine, case: ForwardCase, rounds: int) -> dict[str, Any]:
     ``fraction_of_base`` is the speed of a population of low-rank noise, the noise's making included,
     where 1 is that of the plain base on as many rows. ``fraction_with_mean`` is that of a search step's
     population, whose mean has left the base: what follows from the mean is prepared within the time, as
-    every step does. ``fraction_of_adapters`` is that of a list of existing adapters, stacked within the
-    time.
+    every step does. ``fraction_of_adapters`` is that of existing adapters, in memory before the clock
+    starts, as PEFT's are.
 
     PEFT's two ways are compared with the existing adapters; the copy loop and the merge loop, by which
     evolution strategies are run elsewhere, with the noise (theirs is in memory before the clock starts).
@@ -32,13 +33,14 @@ def measure(engine: Engine, case: ForwardCase, rounds: int) -> dict[str, Any]:
     specs = base.modules(case.targets)
     population = noise(specs, case.members, case.rank)
     held = adapters(population)
+    stacked = Stacked(held)
     search = Search(specs, case.members, case.rank)
     ids = token_rows(base, case.rows, case.tokens)
     looped = min(case.looped or case.members, case.members)
     part = case.members / looped
 
     match = Comparison(base)
-    match.add("adapters", lambda: last_logits(engine, held, ids))
+    match.add("adapters", lambda: last_logits(engine, stacked, ids))
     match.add("noise", lambda: last_logits(engine, population, ids))
     match.add("with_mean", lambda: last_logits(engine, search.ask(), ids), compare=False)
     plain = twin(base)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from evolora.adapters import Stacked
 from evolora.bench.comparison import Comparison
 from evolora.bench.members import adapters, noise, texts
 from evolora.bench.peers import PeftAdapters
@@ -27,6 +28,7 @@ def measure(engine: Engine, case: GenerationCase, rounds: int) -> dict[str, Any]
     """
     base = engine.base
     held = adapters(noise(base.modules(case.targets), case.members, case.rank))
+    stacked = Stacked(held)
     prompts = texts(case.rows)
     looped = min(case.looped or case.members, case.members)
     part = case.members / looped
@@ -35,8 +37,9 @@ def measure(engine: Engine, case: GenerationCase, rounds: int) -> dict[str, Any]
     complete = partial(engine.generate, max_new_tokens=new)
 
     match = Comparison(base)
-    match.add("ours", lambda: complete(held, prompts))
-    match.add("sequential", lambda: [complete([one], prompts)[0] for one in held[:looped]], of=part)
+    match.add("ours", lambda: complete(stacked, prompts))
+    singles = [Stacked([one]) for one in held[:looped]]
+    match.add("sequential", lambda: [complete(one, prompts)[0] for one in singles], of=part)
     match.add("base", lambda: complete(None, prompts * case.members), compare=False)
     with match.making("peft_loop", "peft_mixed"):
         peft = PeftGeneration(base, PeftAdapters(base, held), prompts, new)

@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from evolora.bench import forward, generation, memory, prefix, step
 from evolora.bench.plan import FULL, QUICK, ForwardCase, GenerationCase, Plan, PrefixCase, StepCase
+from evolora.bench.timing import clock
 from evolora.engine.engine import Engine
 from evolora.progress import Progress
 from evolora.runs import provenance
 
 if TYPE_CHECKING:
+    import torch
+
     from evolora.bench.plan import Case
     from evolora.engine.base import Base
 
 NOTES = (
     "fraction_of_base: low-rank noise made within the time, around the frozen base; 1 is the plain base "
     "on as many rows. fraction_with_mean: the same around the mean of a search on the weights, prepared "
-    "within the time. fraction_of_adapters: a list of existing adapters, stacked within the time.",
+    "within the time. fraction_of_adapters: existing adapters, in memory before the clock starts, as the peers' are.",
     "vs_...: how many times as fast ours is; PEFT's loop and mixed batch against the list of adapters, "
     "the copy and merge loops against the noise. The peers' adapters are in memory before the clock "
     "starts, in the base's dtype (PEFT's autocast_adapter_dtype=False, its faster setting in half "
@@ -63,7 +66,7 @@ def run(
         rows.extend(_rows(engine, case, plan.rounds))
         progress.update(done + 1, {})
     progress.finish()
-    return {"rows": rows, "machine": machine(), "notes": list(NOTES)}
+    return {"rows": rows, "machine": machine(base.device), "notes": list(NOTES)}
 
 
 def join(measured: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -72,14 +75,15 @@ def join(measured: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {**parts[-1], "rows": [row for part in parts for row in part["rows"]]}
 
 
-def machine() -> dict[str, Any]:
-    """What the ratios were measured on."""
+def machine(device: torch.device) -> dict[str, Any]:
+    """What the ratios were measured on, and by which clock."""
     facts = provenance.collect()
     versions = facts["versions"]
     return {
         "cpu": facts["cpu"]["model"],
         "cores": facts["cpu"]["usable"],
         "threads": facts["cpu"]["threads"],
+        "clock": clock(device)[0],
         "gpus": ", ".join(facts["gpus"]) or None,
         **{name: versions[name] for name in ("torch", "transformers", "peft")},
         "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
