@@ -14,7 +14,7 @@ import torch
 from evolora.adapters import Adapter
 from evolora.config import AdaptConfig
 from evolora.engine import Engine, load_base
-from evolora.errors import RewardError, RunError
+from evolora.errors import InputError, RewardError, RunError
 from evolora.job import carry_out
 from evolora.progress import Progress
 
@@ -209,3 +209,12 @@ def test_the_base_is_never_written_to(config):
     carry_out(with_(config, method="adamw", options={}))
     after = {f.name: f.read_bytes() for f in sorted(__import__("pathlib").Path(config.model).iterdir())}
     assert before == after
+
+
+def test_a_prompt_that_is_too_long_for_the_model_stops_nothing_half_way(config, toy_task):
+    rows = [json.loads(line) for line in toy_task.read_text().splitlines()]
+    rows.append({"prompt": "z" * 300 + ":", "answer": "e", "split": "train"})
+    toy_task.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match="256"):
+        carry_out(config)
+    assert not config.out.exists()

@@ -146,6 +146,7 @@ def improve(
         KeyboardInterrupt: SIGINT or SIGTERM; with a run folder the state is saved first.
     """
     progress = progress or Progress()
+    problem.check_texts(trains=isinstance(method, GradientMethod))
     search = _Search(problem, method, budget, run, progress, seed, start)
     search.go()
     adapter = _sign(method.adapter(search.state, rank=export_rank), problem)

@@ -108,6 +108,24 @@ class Problem:
         train = self.task.train
         return [train[i] for i in batch(len(train), self.batch_size, step, self.seed)]
 
+    def check_texts(self, *, trains: bool = False) -> None:
+        """Tokenises every prompt that will be run, so that none stops a search half way.
+
+        Args:
+            trains: the answers are trained on, whatever the reward.
+
+        Raises:
+            InputError: an empty prompt, one too long for the model with its answer, or a ``stop`` that the
+                model cannot be scored on.
+        """
+        text = self.engine.base.text
+        for split in SPLITS:
+            examples = self.split(split)
+            prompts = render(self.engine.base, examples)
+            text.prompts(prompts, new_tokens=self.max_new_tokens)
+            if self.scored or trains:
+                text.pairs(prompts, [e.answer for e in examples], self.task.stop)
+
     def evaluate(self, members: Members, step: int) -> Rewards:
         """Rewards every member on the minibatch of a step.
 
