@@ -48,6 +48,33 @@ def test_projections_share_their_input(tiny, make_tiny, char_tokenizer):
     assert groups["model.layers.1.self_attn.q_proj"] not in one.values()
 
 
+def test_an_input_that_changes_in_place_between_two_modules_is_not_shared(llama):
+    layer = llama.model.model.layers[0].self_attn
+    layer.q_proj.register_forward_hook(lambda _module, args, _output: grow(args[0]))
+    groups = llama.structure.groups
+    q, k, v = (groups[f"model.layers.0.self_attn.{name}_proj"] for name in "qkv")
+    assert q != k == v
+
+
+def grow(x):
+    x.mul_(2)
+
+
+def test_an_embedding_that_is_no_look_up_carries_no_adapter(llama):
+    class Squared(torch.nn.Embedding):
+        def forward(self, ids):
+            return super().forward(ids).square()
+
+    llama.model.model.embed_tokens.__class__ = Squared
+    assert "model.embed_tokens" not in llama.structure.specs
+    assert len(llama.modules()) == 21
+
+
+def test_the_structure_can_be_read_in_inference_mode(llama):
+    with torch.inference_mode():
+        assert len(llama.structure.layers) == 3
+
+
 @pytest.mark.parametrize(
     ("layers", "expected"),
     [

@@ -7,6 +7,7 @@ from evolora.adapters import Adapter
 from evolora.engine import Engine, generation
 from evolora.engine.sampling import Sampler
 from evolora.errors import ConfigError
+from evolora.search import Eggroll
 
 PROMPTS = ["ab", "a much longer prompt ->", "x: y", "the third of them", "q"]
 
@@ -70,6 +71,16 @@ def test_rows_that_have_ended_leave_without_a_trace(engine, make_adapter, monkey
     assert len({len(text) for row in results[0] for text in row}) > 1
     assert tokens[0] == tokens[1] == tokens[2]
     assert flops[0] >= flops[1] >= flops[2] < flops[0]
+
+
+def test_members_that_share_factors_in_pairs_leave_too(llama):
+    end_often(Engine(llama), 40)
+    engine, method = Engine(llama), Eggroll(sigma=0.5, rank=2, population=6)
+    population = method.ask(method.init(llama.modules(), 0))
+    whole = completions_of(engine, population, max_new_tokens=24)
+    assert whole == [completions_of(engine, population.select([m]), max_new_tokens=24)[0] for m in range(6)]
+    assert len({tuple(row) for row in whole}) == 6
+    assert engine.ledger.generated_tokens < 6 * 5 * 24
 
 
 def test_the_ledger_counts_the_tokens_that_were_decoded(llama, make_adapter):

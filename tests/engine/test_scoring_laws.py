@@ -5,7 +5,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evolora.adapters import Adapter, Factors, Stacked
+from evolora.adapters import Adapter, Factors, Stack, Stacked
 from evolora.engine import Base, Engine
 from evolora.engine import engine as engine_module
 from evolora.errors import AdapterError, InputError
@@ -84,30 +84,28 @@ def test_factors_of_zero_give_the_bits_of_the_base_at_an_equal_batch(engine, mak
     )
 
 
-def test_members_may_share_factors_with_coefficients(llama, make_adapter):
+def test_members_may_share_factors_with_coefficients_of_each_module(llama, make_adapter):
+    adapter = make_adapter(3, base=llama)
+    coefficients = {name: (1.0, -0.5) if i % 2 else (-2.0, 0.3) for i, name in enumerate(adapter.modules)}
+
     class Pairs(Stacked):
         group = 2
 
         def block(self, members):
-            from evolora.adapters import Stack
-
-            whole = super().block([members[0]])
-            sign = torch.tensor([1.0, -0.5])
-            one, other = sign.clone(), sign.clone()  # equal values in two tensors
+            shared = super().block([members[0]])
             return {
-                name: Stack(s.a, s.b, one if i % 2 else other, kind=s.kind)
-                for i, (name, s) in enumerate(whole.items())
+                name: Stack(s.a, s.b, torch.tensor(coefficients[name])[list(members)], kind=s.kind)
+                for name, s in shared.items()
             }
 
-    def scaled(adapter, factor):
+    def member(index):
         return Adapter(
-            {n: Factors(f.a, f.b, f.scale * factor, None, f.kind) for n, f in adapter.modules.items()}
+            {n: Factors(f.a, f.b, f.scale * coefficients[n][index]) for n, f in adapter.modules.items()}
         )
 
-    adapter = make_adapter(3, base=llama)
     engine = Engine(llama)
     pair = engine.log_likelihood(Pairs([adapter, adapter], ["+", "-"]), PROMPTS, ANSWERS)
-    apart = engine.log_likelihood([adapter, scaled(adapter, -0.5)], PROMPTS, ANSWERS)
+    apart = engine.log_likelihood([member(0), member(1)], PROMPTS, ANSWERS)
     torch.testing.assert_close(pair, apart, atol=1e-5, rtol=1e-5)
 
 

@@ -82,7 +82,9 @@ def generate(
             decoder = _Decoder(engine, bound, terms, len(block), [encoded[p] for p in chosen], stop)
             found = decoder.run(max_new_tokens, Sampler(temperature, top_p, draws))
             for row, tokens in enumerate(found):
-                text = engine.base.tokenizer.decode(tokens, skip_special_tokens=True)
+                text = engine.base.tokenizer.decode(
+                    tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+                )
                 member, prompt = block[row // len(chosen)], chosen[row % len(chosen)]
                 texts[member][prompt] = text if stop is None else text.split(stop)[0]
         terms = {}  # let go before the next block is made

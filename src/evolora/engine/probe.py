@@ -28,16 +28,19 @@ def probe(model: nn.Module) -> Structure:
     Raises:
         ModelError: it is not a decoder-only language model whose outputs the engine can compute exactly.
     """
+    import torch
+
     name = type(model).__name__
     layers = _layer_paths(model)
     head = _head_path(model)
     specs = {path: spec for path, module in model.named_modules() if (spec := spec_of(module)) is not None}
     if head not in specs:
         raise ModelError(f"the output embedding of {name} is no linear module", where=head)
-    plain_ids, padded_ids, mask = _rows(model)
     try:
-        plain = _watch(model, layers, specs, plain_ids, {})
-        padded = _watch(model, layers, specs, padded_ids, _masked(model, mask))
+        with torch.inference_mode(False), torch.no_grad():  # tensors of inference mode have no version
+            plain_ids, padded_ids, mask = _rows(model)
+            plain = _watch(model, layers, specs, plain_ids, {})
+            padded = _watch(model, layers, specs, padded_ids, _masked(model, mask))
     except Exception as error:
         raise ModelError(f"{name} fails on a plain forward pass: {error}") from error
 
@@ -156,8 +159,7 @@ def _watch(
             )
         handles.append(model.get_submodule(layers[-1]).register_forward_hook(after_stack))
         cache = {"use_cache": False} if accepts(model, "use_cache") else {}
-        with torch.no_grad():
-            model(input_ids=ids, **arguments, **cache)
+        model(input_ids=ids, **arguments, **cache)
     finally:
         for handle in handles:
             handle.remove()

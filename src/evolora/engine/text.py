@@ -51,7 +51,9 @@ class Text:
         if not stop:
             raise InputError("the text is empty", where="stop", mend="leave it out")
         if stop not in self._stop_tokens:
-            texts = self.base.tokenizer.batch_decode([[i] for i in range(len(self.base.tokenizer))])
+            texts = self.base.tokenizer.batch_decode(
+                [[i] for i in range(len(self.base.tokenizer))], clean_up_tokenization_spaces=False
+            )
             self._stop_tokens[stop] = [(i, text) for i, text in enumerate(texts) if stop in text]
         return self._stop_tokens[stop]
 
