@@ -193,10 +193,6 @@ def test_an_existing_run_is_not_touched_unless_asked(config):
 
 
 def test_other_options_on_resume_are_named(config):
-    class Stop(Progress):
-        def update(self, step, metrics):
-            signal.raise_signal(signal.SIGINT)
-
     with pytest.raises(KeyboardInterrupt):
         carry_out(config, Stop())
     with pytest.raises(RunError, match="batch was 4, is 5"):
@@ -218,3 +214,71 @@ def test_a_prompt_that_is_too_long_for_the_model_stops_nothing_half_way(config, 
     with pytest.raises(InputError, match="256"):
         carry_out(config)
     assert not config.out.exists()
+
+
+class Stop(Progress):
+    def update(self, step, metrics):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_run_is_not_resumed_on_other_data(config, toy_task):
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(config, Stop())
+    toy_task.write_text(toy_task.read_text().replace('"answer": "e"', '"answer": "f"'))
+    before = (config.out / "run.json").read_bytes()
+    with pytest.raises(RunError, match="the data changed"):
+        carry_out(with_(config, resume=True))
+    assert (config.out / "run.json").read_bytes() == before
+
+
+def test_a_run_is_not_resumed_with_another_reward(config, tmp_path):
+    reward = tmp_path / "reward.py"
+    reward.write_text(
+        "def judge(prompts, completions, **columns):\n    return [float(len(c)) for c in completions]\n"
+    )
+    config = with_(config, reward=f"{reward}:judge")
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(config, Stop())
+    reward.write_text(reward.read_text().replace("float(", "-float("))
+    with pytest.raises(RunError, match="the judge changed"):
+        carry_out(with_(config, resume=True))
+
+
+def test_a_run_is_not_resumed_on_another_base(config, tmp_path):
+    import shutil
+
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path / "model"
+    shutil.copytree(config.model, folder)
+    config = with_(config, model=str(folder))
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(config, Stop())
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.lm_head.weight.data.mul_(2)
+    model.save_pretrained(folder)
+    with pytest.raises(RunError, match="the base changed"):
+        carry_out(with_(config, resume=True))
+
+
+def test_a_reward_that_fails_does_not_cost_an_older_run_or_a_file_of_the_users(config, tmp_path):
+    carry_out(config)
+    (config.out / "notes.txt").write_text("precious")
+    reward = tmp_path / "reward.py"
+    reward.write_text("def judge(prompts, completions, **columns):\n    raise ValueError('no')\n")
+    before = {file: file.read_bytes() for file in config.out.rglob("*") if file.is_file()}
+    with pytest.raises(RewardError):
+        carry_out(with_(config, reward=f"{reward}:judge", overwrite=True))
+    assert {file: file.read_bytes() for file in config.out.rglob("*") if file.is_file()} == before
+
+
+def test_the_adapter_is_there_even_if_the_test_cannot_end(config, monkeypatch):
+    def fails(*arguments, **options):
+        raise RewardError("the judge went home")
+
+    monkeypatch.setattr("evolora.adaptation.evaluate", fails)
+    with pytest.raises(RewardError):
+        carry_out(config)
+    assert Adapter.load(config.out / "adapter").modules
+    monkeypatch.undo()
+    assert carry_out(with_(config, resume=True))["steps"] == 6

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from evolora.engine.structure import Layers, Targets
 
 SAVE_SECONDS = 30.0  # a state is saved at least this often,
+UNJUDGED_STEPS = 3  # a reward that judges nothing for so many steps ends the run
 SAVE_SHARE = 20  # and more often where saving takes at most a twentieth of the time
 
 
@@ -150,6 +151,8 @@ def improve(
     search = _Search(problem, method, budget, run, progress, seed, start)
     search.go()
     adapter = _sign(method.adapter(search.state, rank=export_rank), problem)
+    if run is not None:
+        adapter.save(run.adapter_path, overwrite=True)
     base, adapted, testing = _test(problem, adapter, progress)
     return Adaptation(
         adapter,
@@ -186,7 +189,7 @@ class _Search:
         )
         self.ledger, self.journal, self.stopped = Ledger(), [], ""
         self.last_cost: dict[str, float] = {}
-        self.told_no_spread = False
+        self.told_no_spread, self.unjudged = False, 0
         saved = run.resume() if run is not None else None
         if saved is None:
             self.state = method.init(problem.template, seed, start)
@@ -260,12 +263,13 @@ class _Search:
             return metrics
         population = self.method.ask(self.state)
         rewards = self.problem.evaluate(population, step)
-        if step == 0:
+        self.unjudged = self.unjudged + 1 if bool(rewards.values.isnan().all()) else 0
+        if step == 0 or self.unjudged >= UNJUDGED_STEPS:
             rewards.require_some(self.problem.reward.name)
         now = self.budget.spent(step + 1, self.ledger)
         fraction = min(1.0, self.budget.nearest(now)[1])
         self.state, metrics = self.method.tell(self.state, rewards.values, fraction)
-        if metrics.get("no_spread") and not self.told_no_spread:
+        if metrics.get("no_spread") and not self.unjudged and not self.told_no_spread:
             self.told_no_spread = True
             self.progress.note(
                 f"step {step + 1}: all members were rewarded alike, so nothing was learned; if that goes on, "

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
+import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from evolora.adaptation import Adaptation, improve, samples
 from evolora.adapters import Adapter
+from evolora.adapters.preflight import preflight
 from evolora.budget import Budget
 from evolora.config import AdaptConfig
-from evolora.engine import Engine, load_base
-from evolora.errors import InputError
+from evolora.engine import Engine, Ledger, load_base
+from evolora.errors import RunError
 from evolora.problems import Problem, load_reward
+from evolora.problems.problem import render
 from evolora.progress import Progress
 from evolora.runs import RunFolder
 from evolora.runs.contents import Contents, refuse_unless_free
 from evolora.runs.plain import plain
 from evolora.runs.provenance import collect
-from evolora.search import make_method
+from evolora.search import GradientMethod, Method, make_method
 from evolora.tasks import load_task
 
 _MAY_CHANGE = ("budget_steps", "budget_evaluations", "budget_flops", "budget_seconds", "out", "threads")
@@ -28,8 +31,8 @@ _MAY_CHANGE = ("budget_steps", "budget_evaluations", "budget_flops", "budget_sec
 def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str, Any]:
     """Adapts as the configuration says, in its run folder; returns what ``result.json`` holds.
 
-    What can be wrong with the input is found before the folder is made; where the first rewards all fail,
-    the folder is removed again.
+    What can be wrong with the input is found before the folder is made or touched: texts are tokenised, the
+    base answers one prompt, and a reward of completions judges the base's.
 
     Raises:
         InputError: an option, the task, the reward, the model, the start or the folder is wrong.
@@ -47,7 +50,8 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
         progress.note(f"{task.name}: {warning}")
     reward = load_reward(config.reward or task.reward)
     try:
-        start = None if config.start is None else Adapter.load(config.start)
+        if config.start is not None:
+            preflight(config.start)
         if config.threads is not None:
             import torch
 
@@ -56,36 +60,75 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
         base = load_base(
             config.model, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code
         )
+        start = None if config.start is None else Adapter.load(config.start, base)
         if start is not None:
             base.check(start)
         engine = Engine(base, max_tokens=config.max_tokens)
         template = base.modules(config.targets, config.layers)
         problem = Problem(engine, task, reward, config.batch, config.seed, template=template)
+        made_of = _made_of(config, problem)
+        if config.resume:
+            _refuse_other(Contents(config.out).record(), made_of, config.out)
+        else:
+            _try(problem, method)
         with _open(config) as run:
-            run.record(
-                provenance=collect(),
-                base={"name": base.name, "reference": base.reference, "fingerprint": base.fingerprint},
-                data={"task": task.name, "fingerprint": task.fingerprint, "source": task.source},
+            run.record(provenance=collect(), **made_of)
+            outcome = improve(
+                problem,
+                method,
+                budget,
+                seed=config.seed,
+                start=start,
+                export_rank=config.export_rank,
+                run=run,
+                progress=progress,
             )
-            try:
-                outcome = improve(
-                    problem,
-                    method,
-                    budget,
-                    seed=config.seed,
-                    start=start,
-                    export_rank=config.export_rank,
-                    run=run,
-                    progress=progress,
-                )
-            except InputError:
-                if not run.journal.read():
-                    run.close()
-                    shutil.rmtree(run.path, ignore_errors=True)
-                raise
             return _write(config, run, problem, outcome)
     finally:
         reward.close()
+
+
+def _made_of(config: AdaptConfig, problem: Problem) -> dict[str, Any]:
+    """What the result depends on besides the options, each with a fingerprint."""
+    base, task, reward = problem.engine.base, problem.task, problem.reward
+    parts: dict[str, Any] = {
+        "base": {"name": base.name, "reference": base.reference, "fingerprint": base.fingerprint},
+        "data": {"task": task.name, "fingerprint": task.fingerprint, "source": task.source},
+        "judge": {"reward": reward.name, "fingerprint": reward.fingerprint},
+    }
+    if config.start is not None:
+        digest = hashlib.sha256()
+        for file in sorted(config.start.glob("adapter_*")):
+            digest.update(file.read_bytes())
+        parts["start"] = {"adapter": str(config.start), "fingerprint": digest.hexdigest()}
+    return parts
+
+
+def _refuse_other(record: Mapping[str, Any], made_of: Mapping[str, Any], where: Path) -> None:
+    """Raises RunError where a run is resumed with another base, data, reward or start than it began with."""
+    for part, now in made_of.items():
+        before = record.get(part) or now
+        if before["fingerprint"] != now["fingerprint"]:
+            raise RunError(
+                f"the {part} changed since the run began ({before['fingerprint'][:12]}, now "
+                f"{now['fingerprint'][:12]})",
+                where=where,
+                mend="bring the old one back, or start anew with another --out",
+            )
+
+
+def _try(problem: Problem, method: Method | GradientMethod) -> None:
+    """Runs what could stop a search half way: the texts, decoding, and a reward that judges completions."""
+    problem.check_texts(trains=isinstance(method, GradientMethod))
+    outer, problem.engine.ledger = problem.engine.ledger, Ledger()
+    try:
+        problem.engine.generate(
+            None, render(problem.engine.base, problem.split("test")[:1]), max_new_tokens=1
+        )
+        if not problem.scored:
+            problem.evaluate(None, 0).require_some(problem.reward.name)
+    finally:
+        problem.engine.ledger = outer
 
 
 def _open(config: AdaptConfig) -> RunFolder:
@@ -97,7 +140,6 @@ def _open(config: AdaptConfig) -> RunFolder:
 def _write(config: AdaptConfig, run: RunFolder, problem: Problem, outcome: Adaptation) -> dict[str, Any]:
     from evolora.report import write_report
 
-    outcome.adapter.save(run.adapter_path, overwrite=True)
     result: dict[str, Any] = {
         "base": outcome.base.as_dict(),
         "adapted": outcome.adapted.as_dict(),

@@ -13,6 +13,8 @@ from evolora.errors import AdapterError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from evolora.adapters.preflight import SpecChecker
+
 Kind = Literal["linear", "embedding"]
 
 
@@ -111,15 +113,21 @@ class Adapter:
         )
 
     @classmethod
-    def load(cls, path: str | Path) -> Adapter:
+    def load(cls, path: str | Path, base: SpecChecker | None = None) -> Adapter:
         """Reads a PEFT folder (LoRA or DoRA) after a header-only preflight.
 
+        Args:
+            path: the folder.
+            base: the model it is meant for, to check the adapter against. Only with it can a copy of a base
+                weight that the folder holds be compared to the base's.
+
         Raises:
-            AdapterError: the folder is damaged, or uses a property that is not supported exactly.
+            AdapterError: the folder is damaged, uses a property that is not supported exactly, or does not
+                fit the base.
         """
         from evolora.adapters.peft_files import read_adapter
 
-        return read_adapter(path)
+        return read_adapter(path, base)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Writes a canonical PEFT folder (alpha = r, no rslora, explicit targets); returns its path.

@@ -84,11 +84,14 @@ def check_values(raw: dict[str, Any], path: Path) -> None:
         AdapterError: names the field.
     """
 
-    def positive(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
     def number(value: Any) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        try:
+            return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        except OverflowError:  # a whole number that no float holds
+            return False
+
+    def positive(value: Any) -> bool:
+        return isinstance(value, int) and number(value) and value > 0
 
     def table(value: Any, each: Any) -> bool:
         return isinstance(value, dict) and all(each(entry) for entry in value.values())

@@ -37,6 +37,11 @@ class Reward(ABC):
         self.failures: Counter[str] = Counter()
         self.error: str | None = None
 
+    @property
+    def fingerprint(self) -> str:
+        """What identifies the judge: another one where it may judge otherwise. The name, for built-in ones."""
+        return self.name
+
     @abstractmethod
     def __call__(
         self, prompts: Sequence[Prompt], completions: Sequence[str], answers: Sequence[str], columns: Columns
@@ -60,6 +65,11 @@ class Reward(ABC):
             ProtocolError: this reward must see completions.
         """
         raise ProtocolError(f"the reward {self.name} judges completions, not scores")
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the reward does; its name, and for a user's file also the file's content."""
+        return self.name
 
     def unusable(self, answer: str) -> str | None:
         """Why an answer cannot be judged against, or None."""

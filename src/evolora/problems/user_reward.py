@@ -13,6 +13,8 @@ As in TRL, a chat prompt arrives as a list of messages and its completion as a l
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import itertools
 import json
 import os
 import queue
@@ -20,6 +22,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -57,9 +60,21 @@ class FileReward(Reward):
         if timeout <= 0:
             raise RewardError(f"a time-out of {timeout} s", where=self.name, mend="give more than 0 seconds")
         self._command = [sys.executable, "-P", reward_worker.__file__, str(Path(file).resolve()), function]
+        try:
+            self._digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise RewardError(
+                f"it cannot be read ({reason})", where=file, mend="check its permissions"
+            ) from None
         self._timeout, self._load_timeout = timeout, load_timeout
         self._worker: _Worker | None = None
         self._start()
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the file as it was when the reward was made, and the name."""
+        return f"{self._digest} {self.name}"
 
     def __call__(
         self, prompts: Sequence[Prompt], completions: Sequence[str], answers: Sequence[str], columns: Columns
@@ -67,7 +82,8 @@ class FileReward(Reward):
         """P rewards; all NaN where the call raised, hung, crashed, or returned anything but P numbers."""
         asked, said = conversational(prompts, completions)
         try:
-            line = json.dumps({"prompts": asked, "completions": said, "columns": dict(columns)})
+            request = {"prompts": asked, "completions": said, "columns": dict(columns)}
+            json.dumps(request)
         except (TypeError, ValueError) as error:
             raise RewardError(
                 f"a column cannot be sent to the function ({error})",
@@ -75,7 +91,7 @@ class FileReward(Reward):
                 mend="use columns that JSON can hold",
             ) from None
         try:
-            answer = (self._worker or self._start()).ask(line, self._timeout)
+            answer = (self._worker or self._start()).ask(request, self._timeout)
         except RewardError as error:  # it loaded once, and does not load again
             return self._lost("crashed", error.what, len(completions))
         except TimeoutError:
@@ -87,9 +103,17 @@ class FileReward(Reward):
         except BaseException:  # an interrupt: the reply would be taken for that of the next call
             self.kill()
             raise
+        if len(answer["values"]) != len(completions):
+            self.kill()
+            return self._lost("crashed", "its process sent another number of values", len(completions))
         for kind, count in answer["kinds"].items():
             self.fail(kind, count, answer["error"])
         return [float("nan") if value is None else value for value in answer["values"]]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the file's content and the reward's name."""
+        return hashlib.sha256(Path(self._command[-2]).read_bytes() + self.name.encode()).hexdigest()
 
     def close(self) -> None:
         """Ends the process, after its exit handlers."""
@@ -136,6 +160,13 @@ class CallableReward(Reward):
     def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
         super().__init__(name or str(getattr(function, "__name__", type(function).__name__)))
         self._call = reward_worker.bind(function)
+        place = function if hasattr(function, "__qualname__") else type(function)
+        self._qualified = f"{place.__module__}.{place.__qualname__}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The qualified name: what a callable does cannot be told."""
+        return self._qualified
 
     def __call__(
         self, prompts: Sequence[Prompt], completions: Sequence[str], answers: Sequence[str], columns: Columns
@@ -175,29 +206,38 @@ class _Worker:
             encoding="utf-8",
         )
         self._replies: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._ids = itertools.count(1)
         threading.Thread(target=_collect, args=(self._process.stdout, self._replies), daemon=True).start()
         self._finalizer = weakref.finalize(self, _kill, self._process)
 
-    def ask(self, line: str, timeout: float) -> dict[str, Any]:
-        """Sends a request and waits for the reply. Raises TimeoutError or EOFError."""
+    def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Sends a request and waits for its reply. Raises TimeoutError or EOFError."""
         assert self._process.stdin is not None
+        number = next(self._ids)
         try:
-            self._process.stdin.write(line + "\n")
+            self._process.stdin.write(json.dumps({**request, "id": number}) + "\n")
             self._process.stdin.flush()
         except OSError:
             raise EOFError from None
-        return self.receive(timeout)
+        return self.receive(timeout, number)
 
-    def receive(self, timeout: float) -> dict[str, Any]:
-        """Waits for a reply. Raises TimeoutError or EOFError."""
-        try:
-            line = self._replies.get(timeout=timeout)
-        except queue.Empty:
-            raise TimeoutError from None
-        if line is None:
-            raise EOFError
-        reply: dict[str, Any] = json.loads(line)
-        return reply
+    def receive(self, timeout: float, number: int = 0) -> dict[str, Any]:
+        """Waits for the reply to a request (0: that the file loaded), passing over whatever else comes.
+
+        Raises TimeoutError or EOFError.
+        """
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                line = self._replies.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                raise TimeoutError from None
+            if line is None:
+                raise EOFError
+            with contextlib.suppress(ValueError, RecursionError):
+                reply = json.loads(line)
+                if isinstance(reply, dict) and reply.get("id") == number:
+                    return reply
 
     def close(self) -> None:
         """Closes the input, which ends the process; kills it if that takes too long."""
