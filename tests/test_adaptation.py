@@ -147,7 +147,7 @@ def same(one, other):
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_again_and_again_ends_like_one_never_killed(config, tmp_path, kills):
-    config = with_(config, budget_steps=40)
+    config = with_(config, budget_steps=10 * kills)
     whole = with_(config, out=tmp_path / "whole")
     carry_out(whole)
     code = (
