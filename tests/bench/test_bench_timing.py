@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from evolora.bench.timing import Timings, interleave
+from evolora.bench.timing import clock as choose_clock
 
 CPU = torch.device("cpu")
 
@@ -12,7 +13,18 @@ CPU = torch.device("cpu")
 def clock(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "process_time", lambda: now[0])
     return now
+
+
+@pytest.mark.parametrize(("threads", "name"), [(1, "cpu time"), (2, "wall")])
+def test_one_thread_is_timed_by_its_own_cpu_time(monkeypatch, threads, name):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    found, now = choose_clock(CPU)
+    assert found == name
+    before = now()
+    time.sleep(0.05)
+    assert (now() - before >= 0.05) is (name == "wall")
 
 
 def test_every_contestant_runs_once_a_round_and_is_charged_its_own_time(clock):

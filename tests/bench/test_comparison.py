@@ -70,6 +70,7 @@ def test_partial_work_is_scaled_to_the_whole(monkeypatch):
 
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "process_time", lambda: now[0])
 
     def tick():
         now[0] += 1.0

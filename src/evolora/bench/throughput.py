@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 NOTES = (
     "fraction_of_base: low-rank noise made within the time, around the frozen base; 1 is the plain base "
     "on as many rows. fraction_with_mean: the same around the mean of a search on the weights, prepared "
-    "within the time. fraction_of_adapters: existing adapters, in memory before the clock starts, as the peers' are.",
+    "within the time. fraction_of_adapters: existing adapters, in memory before the clock starts, as the "
+    "peers' are.",
     "vs_...: how many times as fast ours is; PEFT's loop and mixed batch against the list of adapters, "
     "the copy and merge loops against the noise. The peers' adapters are in memory before the clock "
     "starts, in the base's dtype (PEFT's autocast_adapter_dtype=False, its faster setting in half "

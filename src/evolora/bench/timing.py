@@ -43,8 +43,8 @@ class Timings:
 def clock(device: torch.device) -> tuple[str, Callable[[], float]]:
     """The clock that suits a device, and its name.
 
-    With one thread on a CPU it is the process's own CPU time, which other processes hardly touch; otherwise the
-    wall clock, since threads that wait for each other burn CPU time.
+    With one thread on a CPU it is the process's own CPU time, which other processes hardly touch; otherwise
+    the wall clock, since threads that wait for each other burn CPU time.
     """
     import torch
 
