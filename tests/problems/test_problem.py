@@ -19,6 +19,8 @@ class FakeEngine:
         self.skills, self.calls = skills, []
         self.base = SimpleNamespace(
             modules=lambda: {"layer": ModuleSpec(4, 4)},
+            text=SimpleNamespace(encode=lambda texts, *, starts: [[*text] for text in texts]),
+            max_length=None,
             render=lambda messages: "|".join(f"{m['role']}={m['content']}" for m in messages),
         )
 
@@ -85,7 +87,7 @@ def test_exact_by_decoding_gives_the_same_rewards(options):
     decoded = Problem(engine, task(), load_reward("exact"), batch_size=6, **options).evaluate(MEMBERS, 0)
     assert torch.equal(forced.values, decoded.values)
     assert engine.calls[-1][0] == "generate"
-    assert engine.calls[-1][2:4] == (5, options.get("temperature", 0.0))
+    assert engine.calls[-1][2:4] == (len(" yes") + 3, options.get("temperature", 0.0))
 
 
 def test_logprob_is_the_mean_over_answer_tokens():
@@ -207,6 +209,7 @@ def test_an_evaluation_decodes_and_reports_each_family():
     assert set(two.families) == {"even", "odd"}
     assert two.families["even"][0] == 0.7
     assert two.families["odd"].n == 10
+    assert "failed" not in one.as_dict()
     assert one.completions == ["yes "] * 10 + ["no"] * 10
     assert engine.calls == [("generate", [f"p {i}" for i in range(20)], 7, 0.0, 0)]
 
@@ -239,6 +242,7 @@ def test_prompts_that_could_not_be_judged_leave_the_mean_and_are_counted():
     assert one.accuracy == pytest.approx(1 / 3)
     assert math.isnan(one.correct[0])
     assert one.failed == {"none": 1}
+    assert (one.as_dict()["n"], one.as_dict()["failed"]) == (3, {"none": 1})
     assert difference(one, two)["value"] == pytest.approx(2 / 3)
 
 
@@ -247,6 +251,7 @@ def test_an_evaluation_without_any_judged_prompt_is_plain_data_without_nan():
     assert base.as_dict()["accuracy"] is None
     assert base.as_dict()["ci"] == [None, None]
     assert base.as_dict()["n"] == 0
+    assert base.as_dict()["failed"] == {"none": 3}
     assert difference(base, base) == {"value": None, "ci": [None, None], "p": 1.0}
 
 

@@ -1,3 +1,5 @@
+import hashlib
+import json
 import math
 import os
 import subprocess
@@ -24,6 +26,14 @@ BROKEN = [
     ("return [None, None]", "none", "it returned None as a reward"),
     ("return [float('nan')] * 2", "nan", "nan as a reward"),
     ("return [float('inf')] * 2", "infinite", "inf as a reward"),
+    ("return [1e300, -1e300]", "infinite", r"-1e\+300 as a reward"),
+    ("return [10**400] * 2", "infinite", "0000 as a reward"),
+    ("return {'x': 1.0, 'y': 0.0}", "not_a_list", "it returned dict, not a list"),
+    ("return {1.0, 0.0}", "not_a_list", "it returned set, not a list"),
+    ("return frozenset([1.0, 0.0])", "not_a_list", "it returned frozenset, not a list"),
+    ("return b'12'", "not_a_list", "it returned bytes, not a list"),
+    ("import itertools; return itertools.repeat(1.0)", "length", "it returned more than 2 rewards for 2"),
+    ("raise type('Odd', (Exception,), {'__str__': lambda self: 1 / 0})()", "raised", "^Odd( |$)"),
     ("return ['1', '2']", "not_a_number", "'2' as a reward"),
     ("return [1j, [1]]", "not_a_number", "as a reward"),
     ("import os; os._exit(3)", "crashed", "its process ended"),
@@ -128,13 +138,14 @@ def test_a_failure_is_nan_and_counted_by_kind_never_zero(make, body, kind, messa
     assert "\n" not in reward.error
 
 
-@pytest.mark.parametrize(("body", "kind", "message"), [BROKEN[0], *BROKEN[2:10]])
+@pytest.mark.parametrize(("body", "kind", "message"), [b for b in BROKEN if "exit" not in b[0].lower()])
 def test_a_callable_in_this_process_fails_alike(body, kind, message):
     space = {}
     exec("def f(prompts, completions, **columns):\n    " + body, space)
     reward = load_reward(space["f"])
     assert isinstance(reward, CallableReward)
     assert reward.name == "f"
+    assert reward.fingerprint.endswith("f")
     assert all(map(math.isnan, call(reward)))
     assert reward.failures == {kind: 2}
 
@@ -223,3 +234,55 @@ def test_a_file_that_does_not_load_is_refused_in_one_line(tmp_path, text, messag
 def test_a_column_that_json_cannot_hold_is_refused(make):
     with pytest.raises(RewardError, match="a column cannot be sent to the function"):
         make("return [1, 1]")(PROMPTS, COMPLETIONS, ANSWERS, {"odd": [object(), 1]})
+
+
+def test_the_largest_float32_is_still_a_reward(make):
+    assert call(make("return [3.4028234663852886e38, -3.4028234663852886e38]")) == [
+        3.4028234663852886e38,
+        -3.4028234663852886e38,
+    ]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_child_that_comes_back_from_the_function_answers_nothing(make):
+    reward = make(
+        """
+        import os
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+        return [float(len(c)) + (100 if child == 0 else 0) for c in completions]
+        """
+    )
+    for said in (["a"], ["aa", "b"], ["aaa"]):
+        assert reward(["p"] * len(said), said, ["a"] * len(said), {}) == [float(len(c)) for c in said]
+    assert not reward.failures
+
+
+def test_replies_to_other_requests_and_noise_are_passed_over(make):
+    reward = make("return [3.0]")
+    stale = {"values": [7.0], "kinds": {}, "error": None}
+    for line in ("noise", "[]", "[" * 100_000, json.dumps(stale), json.dumps(stale | {"id": 0})):
+        reward._worker._replies.put(line + "\n")
+    assert reward(["p"], ["x"], ["a"], {}) == [3.0]
+
+
+def test_a_reply_with_another_number_of_values_is_a_failure(make, monkeypatch):
+    reward = make("return [1.0, 2.0]")
+    monkeypatch.setattr(type(reward._worker), "ask", lambda *_: {"values": [1.0], "kinds": {}, "error": None})
+    assert all(map(math.isnan, call(reward)))
+    assert reward.failures == {"crashed": 2}
+
+
+def test_the_fingerprint_of_a_file_changes_with_its_bytes_and_a_built_in_one_is_its_name(tmp_path):
+    path, found = tmp_path / "r.py", []
+    for text in ("def f(completions): return [1] * 2", "def f(completions): return [2] * 2"):
+        path.write_text(text)
+        for _ in range(2):
+            reward = load_reward(f"{path}:f")
+            found.append(reward.fingerprint)
+            reward.close()
+        assert found[-1] == f"{hashlib.sha256(path.read_bytes()).hexdigest()} {path}:f"
+    assert found[0] == found[1] != found[2] == found[3]
+    assert load_reward("regex:(x)").fingerprint == "regex:(x)"
+    assert load_reward(call).fingerprint == f"{__name__}.call"

@@ -49,14 +49,20 @@ def test_families_are_sorted_and_come_from_all_splits():
     assert mixed.families == ("x", "y", "z")
 
 
-def test_the_fingerprint_changes_with_any_content_and_not_with_columns():
+def test_the_fingerprint_changes_with_any_content_and_with_columns():
     base = task().fingerprint
     assert base == task().fingerprint
     assert base != task(train=("a", "d")).fingerprint
     assert base != Task("mine", examples("a", answer=" no"), examples("b"), examples("c"), 4).fingerprint
     assert base != Task("mine", examples("a", family="f"), examples("b"), examples("c"), 4).fingerprint
-    with_columns = Task("mine", (Example("a", " yes", columns={"k": 1}),), examples("b"), examples("c"), 4)
-    assert base == with_columns.fingerprint
+
+    def with_columns(**columns):
+        train = (Example("a", " yes", columns=columns),)
+        return Task("mine", train, examples("b"), examples("c"), 4).fingerprint
+
+    found = [base, with_columns(k=1), with_columns(k=2), with_columns(other=1), with_columns(k={1j})]
+    assert len(set(found)) == len(found)
+    assert with_columns(a=1, b=2) == with_columns(b=2, a=1)
 
 
 def test_examples_hash_and_travel_between_processes():

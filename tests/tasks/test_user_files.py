@@ -88,6 +88,11 @@ def test_unicode_line_separators_inside_a_text_do_not_break_the_line(write):
     assert any("\u2028" in e.prompt for e in all_of(task))
 
 
+def test_escaped_pairs_of_surrogates_are_characters(write):
+    task = load_task(write(*rows(5), r'{"prompt": "\ud83d\ude00", "answer": "c"}'))
+    assert any(e.prompt == "\U0001f600" for e in all_of(task))
+
+
 def test_named_splits_are_kept_with_their_usual_aliases(write):
     names = ["train", "val", "test", "train", "dev", "train"]
     task = load_task(write(*[{"prompt": f"p{i}", "answer": "a", "split": s} for i, s in enumerate(names)]))
@@ -168,6 +173,14 @@ BAD_LINES = [
         "more than one",
     ),
     ("[" * 100_000, "not JSON"),
+    (r'{"prompt": "a\ud800", "answer": "b"}', r":4: \\ud800 is half of a surrogate pair"),
+    (r'{"prompt": "a", "answer": "b\udc00c"}', r":4: \\udc00 is half of a surrogate pair"),
+    (r'{"prompt": "a", "completion": "\uDE00\uD83D"}', r":4: \\ude00 is half"),
+    (
+        r'{"messages": [{"role": "user", "content": "\ud83d"}, {"role": "assistant", "content": "b"}]}',
+        "half of a",
+    ),
+    (r'{"prompt": "a", "answer": "b", "level": ["\ud800"]}', "half of a surrogate"),
 ]
 
 

@@ -53,7 +53,7 @@ def command(
 
         from evolora.adapters import Adapter
         from evolora.engine import Engine, load_base
-        from evolora.problems import difference, evaluate, load_reward
+        from evolora.problems import answer_length, difference, evaluate, load_reward
         from evolora.tasks import load_task
 
         loaded = load_task(task, seed=seed, stop=read_escapes(stop))
@@ -68,9 +68,10 @@ def command(
             engine = Engine(base, max_tokens=max_tokens)
             examples = loaded.split(split)
             progress.note(f"{len(members) + 1} models on {len(examples)} {split} prompts of {loaded.name}")
-            results = evaluate(engine, None, examples, judge, loaded.max_new_tokens, stop=loaded.stop)
+            length = answer_length(base, loaded)
+            results = evaluate(engine, None, examples, judge, length, stop=loaded.stop)
             if members:
-                results += evaluate(engine, members, examples, judge, loaded.max_new_tokens, stop=loaded.stop)
+                results += evaluate(engine, members, examples, judge, length, stop=loaded.stop)
         names = ["base", *(str(path) for path in adapters or ())]
         rows = [{"name": n, **r.as_dict(), "failed": r.failed} for n, r in zip(names, results, strict=True)]
         for row, result in zip(rows[1:], results[1:], strict=True):

@@ -1,5 +1,6 @@
 """Problems: rewards, the minibatch schedule, evaluation with confidence intervals."""
 
+from evolora.problems.answers import answer_length
 from evolora.problems.evaluation import Evaluation, Score, difference, evaluate
 from evolora.problems.problem import Problem, Rewards
 from evolora.problems.registry import load_reward, reward_names
@@ -12,6 +13,7 @@ __all__ = [
     "Reward",
     "Rewards",
     "Score",
+    "answer_length",
     "batch",
     "difference",
     "evaluate",

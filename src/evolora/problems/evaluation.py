@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evolora.errors import ProtocolError, TaskError
-from evolora.problems.problem import judge, refuse_unusable, render
+from evolora.problems.answers import render
+from evolora.problems.problem import judge, refuse_unusable
 from evolora.problems.reward import Reward
 from evolora.stats import Interval, mean_interval, paired_difference
 from evolora.tasks.task import Example
@@ -60,9 +61,10 @@ class Evaluation:
         return sum(map(math.isfinite, self.correct))
 
     def as_dict(self) -> dict[str, Any]:
-        """The summary as plain data for ``result.json``: accuracy, ci, n, families."""
+        """The summary as plain data for ``result.json``: accuracy, ci, n, families, and failed where any."""
         families = {name: score.as_dict() for name, score in self.families.items()}
-        return {**Score(self.accuracy, self.ci, self.n).as_dict(), "families": families}
+        failed = {"failed": dict(self.failed)} if self.failed else {}
+        return {**Score(self.accuracy, self.ci, self.n).as_dict(), "families": families, **failed}
 
 
 def evaluate(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from evolora.errors import ConfigError, RewardError
+from evolora.problems.answers import answer_length, refuse_unsayable, render
 from evolora.problems.reward import Columns, Reward
 from evolora.problems.schedule import batch
 from evolora.tasks.task import SPLITS, Example, Task, excerpt
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from evolora.adapters import ModuleSpec
-    from evolora.engine import Base, Engine
+    from evolora.engine import Engine
     from evolora.engine.engine import Members
 
 
@@ -59,7 +60,7 @@ class Problem:
         reward: what is rewarded.
         batch_size: prompts a step, the same for every member.
         seed: of the minibatches and of sampling.
-        max_new_tokens: how long completions may become; the task's own by default.
+        max_new_tokens: how long completions may become; by default every answer fits (``answer_length``).
         temperature: 0 decodes greedily.
         template: the modules to adapt; every linear layer of the base by default.
         teacher_forced: let rewards that can (``exact``) be read off one teacher-forced forward instead of
@@ -84,7 +85,9 @@ class Problem:
         *,
         teacher_forced: bool = True,
     ) -> None:
-        self.max_new_tokens = task.max_new_tokens if max_new_tokens is None else max_new_tokens
+        if max_new_tokens is None:
+            max_new_tokens = answer_length(engine.base, task)
+        self.max_new_tokens = max_new_tokens
         for name, value, least in (
             ("batch_size", batch_size, 1),
             ("max_new_tokens", self.max_new_tokens, 1),
@@ -117,6 +120,7 @@ class Problem:
         Raises:
             InputError: an empty prompt, one too long for the model with its answer, or a ``stop`` that the
                 model cannot be scored on.
+            TaskError: an answer that scores would find right, and that no completion can equal.
         """
         text = self.engine.base.text
         for split in SPLITS:
@@ -124,7 +128,16 @@ class Problem:
             prompts = render(self.engine.base, examples)
             text.prompts(prompts, new_tokens=self.max_new_tokens)
             if self.scored or trains:
-                text.pairs(prompts, [e.answer for e in examples], self.task.stop)
+                pairs = text.pairs(prompts, [e.answer for e in examples], self.task.stop)
+                if self.scored and self.reward.needs == "completion":
+                    refuse_unsayable(
+                        self.engine.base,
+                        examples,
+                        [answer for _, answer in pairs],
+                        stop=self.task.stop,
+                        most=self.max_new_tokens,
+                        where=f"{self.task.name} ({split})",
+                    )
 
     def evaluate(self, members: Members, step: int) -> Rewards:
         """Rewards every member on the minibatch of a step.
@@ -155,12 +168,6 @@ class Problem:
             values = judge(self.reward, examples, completions)
         failed = dict(Counter(self.reward.failures) - before)
         return Rewards(values, failed, self.reward.error if failed else None)
-
-
-def render(base: Base, examples: Sequence[Example]) -> list[str]:
-    """The prompts as the model reads them: texts as they are, chats through the base's template."""
-    prompts = [example.prompt for example in examples]
-    return [p if isinstance(p, str) else base.render([m.as_dict() for m in p]) for p in prompts]
 
 
 def judge(reward: Reward, examples: Sequence[Example], completions: Sequence[Sequence[str]]) -> Tensor:

@@ -39,7 +39,7 @@ class Reward(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """What identifies the judge: another one where it may judge otherwise. The name, for built-in ones."""
+        """What identifies the judge: another where it may judge otherwise. The name, for built-in ones."""
         return self.name
 
     @abstractmethod
@@ -65,11 +65,6 @@ class Reward(ABC):
             ProtocolError: this reward must see completions.
         """
         raise ProtocolError(f"the reward {self.name} judges completions, not scores")
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes when the reward does; its name, and for a user's file also the file's content."""
-        return self.name
 
     def unusable(self, answer: str) -> str | None:
         """Why an answer cannot be judged against, or None."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import inspect
+import itertools
 import json
 import math
 import os
@@ -20,10 +21,12 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AnySet
 from typing import Any, TextIO
 
 GRACE = 5.0  # seconds that exit handlers of the user's module may take
+LARGEST = 3.4028234663852886e38  # of float32, in which rewards are kept
 
 
 def convert(returned: Any, count: int) -> tuple[list[float | None], dict[str, int], str | None]:
@@ -35,12 +38,16 @@ def convert(returned: Any, count: int) -> tuple[list[float | None], dict[str, in
     if returned is None:
         return [None] * count, {"none": count}, "it returned None"
     try:
-        items = list(returned)
+        if isinstance(returned, Mapping | AnySet | str | bytes | bytearray):  # no order, or no numbers
+            raise TypeError
+        entries = iter(returned)
     except TypeError:
         kind = type(returned).__name__
         return [None] * count, {"not_a_list": count}, f"it returned {kind}, not a list of numbers"
+    items = list(itertools.islice(entries, count + 1))  # iterators may be endless
     if len(items) != count:
-        return [None] * count, {"length": count}, f"it returned {len(items)} rewards for {count} completions"
+        found = f"{len(items)}" if len(items) < count else f"more than {count}"
+        return [None] * count, {"length": count}, f"it returned {found} rewards for {count} completions"
     values: list[float | None] = []
     kinds: Counter[str] = Counter()
     error = None
@@ -72,7 +79,11 @@ def bind(function: Callable[..., Any]) -> Callable[[list[Any], list[Any], dict[s
 
 def describe(error: BaseException, file: str | None = None) -> str:
     """An exception in one line; with the line of ``file`` where it came from, if it passed through there."""
-    text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")[:300]
+    try:
+        said = str(error)
+    except Exception:  # anything may stand in the user's exception
+        said = ""
+    text = " ".join(f"{type(error).__name__}: {said}".split()).rstrip(": ")[:300]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{text} (line {lines[-1]})" if lines else text
 
@@ -82,13 +93,15 @@ def _number(item: Any) -> tuple[float | None, str | None]:
         return None, "none"
     try:
         value = float(item) if not isinstance(item, str | bytes) else None
+    except OverflowError:
+        return None, "infinite"
     except Exception:  # anything may stand in the user's list
         value = None
     if value is None:
         return None, "not_a_number"
     if math.isnan(value):
         return None, "nan"
-    return (None, "infinite") if math.isinf(value) else (value, None)
+    return (None, "infinite") if abs(value) > LARGEST else (value, None)
 
 
 def _end() -> None:
@@ -133,8 +146,12 @@ def main(file: str, name: str) -> None:
     atexit.register(_end)  # registered first, so run last: after the exit handlers of the user's module
     threading.Thread(target=_read, args=(stream, requests), daemon=True).start()
 
-    def reply(**fields: Any) -> None:
-        replies.write(json.dumps(fields) + "\n")
+    own = os.getpid()
+
+    def reply(number: int = 0, **fields: Any) -> None:
+        if os.getpid() != own:  # a copy that the function forked off, and that came back from it
+            os._exit(0)
+        replies.write(json.dumps({"id": number, **fields}) + "\n")
         replies.flush()
 
     try:
@@ -146,12 +163,12 @@ def main(file: str, name: str) -> None:
     reply(ready=True)
     while (line := requests.get()) is not None:
         request = json.loads(line)
-        count = len(request["completions"])
+        number, count = request.pop("id"), len(request["completions"])
         try:
             values, kinds, error_text = convert(call(**request), count)
         except BaseException as error:  # SystemExit too: a function must not end the worker unseen
             values, kinds, error_text = [None] * count, {"raised": count}, describe(error, file)
-        reply(values=values, kinds=kinds, error=error_text)
+        reply(number, values=values, kinds=kinds, error=error_text)
     return None
 
 

@@ -68,6 +68,7 @@ class FileReward(Reward):
                 f"it cannot be read ({reason})", where=file, mend="check its permissions"
             ) from None
         self._timeout, self._load_timeout = timeout, load_timeout
+        self._numbers = itertools.count(1)
         self._worker: _Worker | None = None
         self._start()
 
@@ -82,8 +83,9 @@ class FileReward(Reward):
         """P rewards; all NaN where the call raised, hung, crashed, or returned anything but P numbers."""
         asked, said = conversational(prompts, completions)
         try:
-            request = {"prompts": asked, "completions": said, "columns": dict(columns)}
-            json.dumps(request)
+            number = next(self._numbers)
+            request = {"id": number, "prompts": asked, "completions": said, "columns": dict(columns)}
+            line = json.dumps(request)
         except (TypeError, ValueError) as error:
             raise RewardError(
                 f"a column cannot be sent to the function ({error})",
@@ -91,7 +93,7 @@ class FileReward(Reward):
                 mend="use columns that JSON can hold",
             ) from None
         try:
-            answer = (self._worker or self._start()).ask(request, self._timeout)
+            answer = (self._worker or self._start()).ask(line, number, self._timeout)
         except RewardError as error:  # it loaded once, and does not load again
             return self._lost("crashed", error.what, len(completions))
         except TimeoutError:
@@ -109,11 +111,6 @@ class FileReward(Reward):
         for kind, count in answer["kinds"].items():
             self.fail(kind, count, answer["error"])
         return [float("nan") if value is None else value for value in answer["values"]]
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the file's content and the reward's name."""
-        return hashlib.sha256(Path(self._command[-2]).read_bytes() + self.name.encode()).hexdigest()
 
     def close(self) -> None:
         """Ends the process, after its exit handlers."""
@@ -206,16 +203,14 @@ class _Worker:
             encoding="utf-8",
         )
         self._replies: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._ids = itertools.count(1)
         threading.Thread(target=_collect, args=(self._process.stdout, self._replies), daemon=True).start()
         self._finalizer = weakref.finalize(self, _kill, self._process)
 
-    def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """Sends a request and waits for its reply. Raises TimeoutError or EOFError."""
+    def ask(self, line: str, number: int, timeout: float) -> dict[str, Any]:
+        """Sends a request and waits for the reply of its number. Raises TimeoutError or EOFError."""
         assert self._process.stdin is not None
-        number = next(self._ids)
         try:
-            self._process.stdin.write(json.dumps({**request, "id": number}) + "\n")
+            self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
         except OSError:
             raise EOFError from None

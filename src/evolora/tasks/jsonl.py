@@ -24,7 +24,8 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a file in order, each with its place (``file:line``); blank lines are passed over.
 
     Raises:
-        TaskError: the file is missing, a folder, unreadable, empty or not UTF-8; a line is not an object.
+        TaskError: the file is missing, a folder, unreadable, empty or not UTF-8; a line is not an object, or
+            holds half of a surrogate pair.
     """
     rows = 0
     for number, line in enumerate(_text(path).split("\n"), start=1):
@@ -46,6 +47,8 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 where=where,
                 mend='write lines like {"prompt": ..., "answer": ...}',
             )
+        if "\\u" in line:
+            _refuse_halves(row, where)
         rows += 1
         yield where, row
     if not rows:
@@ -100,6 +103,19 @@ def _text(path: Path) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         raise TaskError(
             "not UTF-8 text", where=f"{path}:{line}", mend="save the file as UTF-8 JSON lines"
+        ) from None
+
+
+def _refuse_halves(row: dict[str, Any], where: str) -> None:
+    """Half a surrogate pair can be escaped in JSON, and neither be tokenised nor written."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise TaskError(
+            f"{half} is half of a surrogate pair, not a character",
+            where=where,
+            mend="write both halves, or the character itself",
         ) from None
 
 

@@ -140,11 +140,12 @@ class Task:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all prompts, answers and families in order (16 hex digits)."""
+        """A hash of all prompts, answers, families and columns in order (16 hex digits)."""
         digest = hashlib.blake2b(digest_size=8)
         for split in SPLITS:
             for example in self.split(split):
-                digest.update(json.dumps([split, example.text, example.answer, example.family]).encode())
+                parts = [split, example.text, example.answer, example.family, dict(example.columns)]
+                digest.update(json.dumps(parts, default=str, sort_keys=True).encode())
         return digest.hexdigest()
 
 
