@@ -46,13 +46,11 @@ def test_the_prompts_have_the_form_that_was_measured():
         if "Kenya" in e.prompt
     ]
     assert [(e.prompt, e.answer) for e in kenya] == [("Q: On which continent is Kenya?\nA:", " Africa")]
-    salmon = [
-        e
-        for s in ("train", "validation", "test")
-        for e in load_task("animals").split(s)
-        if "salmon" in e.prompt
-    ]
-    assert [(e.prompt, e.answer) for e in salmon] == [("Q: What kind of animal is a salmon?\nA:", " fish")]
+    animals = load_task("animals")
+    prompts = [e.prompt for split in ("train", "validation", "test") for e in animals.split(split)]
+    shown = "Animal: a salmon\nClass: fish\n\nAnimal: "
+    assert all(prompt.startswith(shown) and prompt.endswith("\nClass:") for prompt in prompts)
+    assert not any("salmon" in prompt.removeprefix(shown) for prompt in prompts)
 
 
 def test_continents_keeps_the_three_of_one_word_and_world_all_six():
