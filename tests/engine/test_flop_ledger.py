@@ -84,6 +84,29 @@ def test_a_shared_delta_that_is_a_product_of_its_own_is_counted(tiny_gpt2, char_
     assert found == pytest.approx(engine.ledger.forward_flops, rel=0.01)
 
 
+def test_the_experts_that_a_token_goes_through_are_counted(char_tokenizer):
+    from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+
+    from evolora.engine import Base
+
+    config = Qwen3MoeConfig(
+        vocab_size=97,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=24,
+        attn_implementation="eager",
+        experts_implementation="eager",
+    )
+    engine = Engine(Base(AutoModelForCausalLM.from_config(config), char_tokenizer, "experts"))
+    found = counted(lambda: engine.score(None, PROMPTS, ANSWERS))
+    assert found == pytest.approx(engine.ledger.forward_flops, rel=0.01)
+
+
 def test_ledgers_add_up():
     total = Ledger(forward_flops=1.0, generated_tokens=2)
     total.add(Ledger(forward_flops=3.0, backward_flops=5.0))

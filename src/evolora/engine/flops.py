@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 from evolora.adapters import ModuleSpec
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from evolora.engine.base import Base
 
 
@@ -44,9 +42,9 @@ class FlopModel:
                 layer[index] += 2.0 * spec.d_in * spec.d_out
         config = base.model.config.get_text_config()
         for index, path in enumerate(structure.layers):
-            layer[index] += _expert_flops(base.model.get_submodule(path), config)
+            layer[index] += _expert_flops(base, path, config)
         heads = getattr(config, "num_attention_heads", None) or 0
-        width = getattr(config, "head_dim", None) or config.hidden_size // max(1, heads)
+        width = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // max(1, heads)
         spec = structure.specs[structure.head]
         return cls(tuple(layer), 4.0 * heads * width, 2.0 * spec.d_in * spec.d_out)
 
@@ -95,8 +93,8 @@ class FlopModel:
         return products + len(attention) * 2 * self.attention * tokens * tokens * rows
 
 
-def _expert_flops(layer: nn.Module, config: Any) -> float:
-    """FLOPs per token of experts that are kept as one stacked parameter ``[experts, ., .]``."""
+def _expert_flops(base: Base, layer: str, config: Any) -> float:
+    """FLOPs per token of experts kept as one parameter ``[experts, ., .]`` and of their router."""
     counts = (
         getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")
     )
@@ -104,8 +102,12 @@ def _expert_flops(layer: nn.Module, config: Any) -> float:
     active = getattr(config, "num_experts_per_tok", None)
     if not experts or not active:
         return 0.0
-    stacked = [weight for weight in layer.parameters() if weight.ndim == 3 and len(weight) == experts]
-    return sum(2.0 * weight.numel() * active / experts for weight in stacked)
+    flops = 0.0
+    for name, weight in base.model.get_submodule(layer).named_parameters():
+        adaptable = f"{layer}.{name.rpartition('.')[0]}" in base.structure.specs
+        if len(weight) == experts and not adaptable:
+            flops += 2.0 * weight.numel() * {2: 1.0, 3: active / experts}.get(weight.ndim, 0.0)
+    return flops
 
 
 def adapter_flops(specs: Mapping[str, ModuleSpec], ranks: Mapping[str, int]) -> float:

@@ -222,12 +222,11 @@ class _Decoder:
 
 def _stay(running: Tensor, members: int) -> tuple[list[int], list[int]]:
     """Rows to keep, and their members: as many rows for each member, those still running first."""
-    table = running.view(members, -1)
-    counts = table.sum(1)
-    kept = [m for m in range(members) if counts[m]]
-    most, width = int(counts.max()), table.shape[1]
+    table: list[list[bool]] = running.view(members, -1).tolist()
+    kept = [m for m in range(members) if any(table[m])]
+    most, width = max(map(sum, table)), len(table[0])
     keep: list[int] = []
     for member in kept:
-        order = sorted(range(width), key=lambda row: not table[member, row])[:most]
+        order = sorted(range(width), key=lambda row: not table[member][row])[:most]
         keep.extend(member * width + row for row in sorted(order))
     return keep, kept
