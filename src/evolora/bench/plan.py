@@ -20,6 +20,7 @@ class ForwardCase:
         rank: of each member's delta.
         looped: how many members the one-by-one peers run, their time scaled up to N; None runs all.
         targets: the adapted modules.
+        peers: whether PEFT and the loops run too.
     """
 
     members: int
@@ -28,6 +29,7 @@ class ForwardCase:
     rank: int
     looped: int | None = None
     targets: str = "all-linear"
+    peers: bool = True
 
 
 @dataclass(frozen=True)
@@ -120,32 +122,33 @@ def dtypes(text: str | None, *, quick: bool) -> list[str]:
 FULL = Plan(
     rounds=5,
     cases=(
-        ForwardCase(16, 4, 64, rank=8, looped=4),
-        ForwardCase(64, 1, 16, rank=8, looped=16),
-        ForwardCase(64, 1, 16, rank=1, looped=16),
-        ForwardCase(8, 1, 256, rank=8, looped=4),
-        GenerationCase(64, 1, rank=4, new_tokens=8, looped=4),
-        GenerationCase(16, 4, rank=8, new_tokens=8, looped=4, targets="attention"),
-        PrefixCase(16, 2, 64, rank=4),
-        StepCase(16, 8, rank=4),
-        MemoryCase(256, against=16, rows=1, tokens=64, rank=8),
+        ForwardCase(16, 4, 64, rank=8, looped=2),
+        ForwardCase(64, 1, 16, rank=8, looped=8),
+        ForwardCase(64, 1, 16, rank=1, looped=8),
+        ForwardCase(4, 1, 256, rank=8, looped=2),
+        GenerationCase(64, 1, rank=4, new_tokens=6, looped=4),
+        GenerationCase(16, 4, rank=8, new_tokens=6, looped=4, targets="attention"),
+        PrefixCase(16, 1, 64, rank=4),
+        StepCase(8, 8, rank=1),
+        MemoryCase(256, against=16, rows=1, tokens=32, rank=8),
     ),
     half=(
-        ForwardCase(16, 4, 64, rank=8, looped=4),
-        ForwardCase(64, 1, 16, rank=8, looped=16),
-        GenerationCase(64, 1, rank=4, new_tokens=8, looped=4),
-        PrefixCase(16, 2, 64, rank=4),
+        ForwardCase(16, 4, 64, rank=8, looped=2),
+        ForwardCase(64, 1, 16, rank=8, looped=8),
+        GenerationCase(64, 1, rank=4, new_tokens=6, looped=4),
+        PrefixCase(16, 1, 64, rank=4),
+        StepCase(8, 8, rank=1),
     ),
 )
 
 QUICK = Plan(
     rounds=3,
     cases=(
-        ForwardCase(16, 1, 64, rank=8, looped=4),
-        ForwardCase(64, 1, 16, rank=8, looped=8),
+        ForwardCase(8, 2, 64, rank=8, peers=False),
+        ForwardCase(32, 1, 16, rank=8, looped=4),
         GenerationCase(16, 1, rank=4, new_tokens=6, looped=2),
-        PrefixCase(16, 1, 64, rank=4),
+        PrefixCase(8, 1, 64, rank=4),
         MemoryCase(256, against=16, rows=1, tokens=16, rank=8),
     ),
-    half=(ForwardCase(16, 1, 64, rank=8, looped=4), PrefixCase(16, 1, 64, rank=4)),
+    half=(ForwardCase(8, 2, 64, rank=8, peers=False), PrefixCase(8, 1, 64, rank=4)),
 )

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 NOTES = (
     "fraction_of_base: low-rank noise made within the time, around the frozen base; 1 is the plain base "
-    "on as many rows. fraction_with_mean: the same around the mean of a search on the weights, prepared "
-    "within the time. fraction_of_adapters: existing adapters, in memory before the clock starts, as the "
+    "on as many rows. fraction_of_adapters: existing adapters, in memory before the clock starts, as the "
     "peers' are.",
     "vs_...: how many times as fast ours is; PEFT's loop and mixed batch against the list of adapters, "
     "the copy and merge loops against the noise. The peers' adapters are in memory before the clock "
@@ -35,7 +34,8 @@ NOTES = (
     "prefixes.",
     "extrapolated_from: the one-by-one contestants ran this many members and their time is scaled up; "
     "set_adapter grows with N, so PEFT's loop is flattered by it, if anything.",
-    "cost: a search step (ask, score, tell) over the plain base's scoring of as many rows.",
+    "cost: a search step (ask, score, tell) over the plain base's scoring of as many rows. The search is "
+    "on the weights and under way: below float32 its mean is a dense product of its own beside the base's.",
     "agrees: in float32, logits within 1e-4 of the largest, or equal completions. Not compared in half "
     "precision, where results differ with the batching.",
 )
