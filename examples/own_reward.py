@@ -19,7 +19,7 @@ tiny = "--tiny" in sys.argv
 REWARD = '''
 def brevity(prompts, completions, **columns):
     """One for a single word, less for more; columns holds answer, family and your own columns."""
-    return [1 / max(1, len(text.split())) for text in completions]
+    return [1 / max(1, len(said[-1]["content"].split())) for said in completions]  # chats are messages
 '''
 
 folder = Path(tempfile.mkdtemp())

@@ -36,6 +36,9 @@ class AdaptConfig(BaseModel):
         description="What is rewarded: exact, numeric, contains, regex:PATTERN, logprob or FILE.py:FUNCTION. "
         "The task's own if not given.",
     )
+    reward_timeout: float = Field(
+        60.0, gt=0, description="Seconds that one call of a reward function may take."
+    )
     stop: str | None = Field(
         None,
         min_length=1,

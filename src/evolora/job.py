@@ -48,7 +48,7 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
     task = load_task(config.task, seed=config.seed, stop=config.stop, **config.sizes())
     for warning in task.warnings:
         progress.note(f"{task.name}: {warning}")
-    reward = load_reward(config.reward or task.reward)
+    reward = load_reward(config.reward or task.reward, timeout=config.reward_timeout)
     try:
         if config.start is not None:
             preflight(config.start)

@@ -166,12 +166,11 @@ REWARDS = {
 
 
 @pytest.mark.parametrize(("body", "says"), REWARDS.values(), ids=REWARDS.keys())
-def test_a_reward_that_never_works_is_refused(run, place, model_folder, monkeypatch, body, says):
-    monkeypatch.setattr("evolora.problems.user_reward.TIMEOUT", 1.0, raising=False)
+def test_a_reward_that_never_works_is_refused(run, place, model_folder, body, says):
     (place / "judge.py").write_text(f"def judge(prompts, completions, **columns):\n    {body}\n")
     refused(
         run, place, "adapt", "--model", model_folder, "--task", "good.jsonl", "--reward", "judge.py:judge",
-        "--batch", "2", "--set", "population=2", "--out", "run", says=says,
+        "--batch", "2", "--reward-timeout", "1", "--set", "population=2", "--out", "run", says=says,
     )  # fmt: skip
 
 
