@@ -282,3 +282,8 @@ def test_the_adapter_is_there_even_if_the_test_cannot_end(config, monkeypatch):
     assert Adapter.load(config.out / "adapter").modules
     monkeypatch.undo()
     assert carry_out(with_(config, resume=True))["steps"] == 6
+
+
+def test_completions_that_were_judged_count_as_evaluations(config):
+    result = carry_out(with_(config, reward="contains", budget_steps=None, budget_evaluations=70))
+    assert (result["stopped"], result["steps"]) == ("evaluations budget spent", 3)

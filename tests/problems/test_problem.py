@@ -17,6 +17,7 @@ class FakeEngine:
 
     def __init__(self, skills=(2, 5)):
         self.skills, self.calls = skills, []
+        self.ledger = SimpleNamespace(evaluations=0)
         self.base = SimpleNamespace(
             modules=lambda: {"layer": ModuleSpec(4, 4)},
             text=SimpleNamespace(encode=lambda texts, *, starts: [[*text] for text in texts]),

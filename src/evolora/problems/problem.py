@@ -166,6 +166,7 @@ class Problem:
                 stop=self.task.stop,
             )
             values = judge(self.reward, examples, completions)
+            self.engine.ledger.evaluations += values.numel()
         failed = dict(Counter(self.reward.failures) - before)
         return Rewards(values, failed, self.reward.error if failed else None)
 
