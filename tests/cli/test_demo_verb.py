@@ -34,4 +34,4 @@ def test_it_says_what_is_taught_and_what_to_do_next(run):
     result = run("demo")
     assert "letters into order" in result.stderr
     assert "'sort: b a ->'" in result.stderr
-    assert "evolora evaluate --model smollm2-135m --task toy runs/x/adapter" in result.stdout
+    assert "evolora evaluate --model smollm2-135m --task toy --reward exact runs/x/adapter" in result.stdout

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from evolora.cli.options import Device, Dtype, Json, MaxTokens, Model, Quiet, Seed, Threads, Trust
-from evolora.cli.output import clean_stdout, emit, interval, percent, table
+from evolora.cli.output import clean_stdout, emit, interval, is_share, percent, table
 from evolora.cli.progress import make_progress
 from evolora.cli.quiet import quiet_libraries
 from evolora.cli.story import points, verdict
@@ -57,12 +57,12 @@ def command(
         from evolora.tasks import load_task
 
         loaded = load_task(task, seed=seed, stop=read_escapes(stop))
-        members = [Adapter.load(path) for path in adapters or ()]
         if threads is not None:
             torch.set_num_threads(threads)
         with contextlib.closing(load_reward(reward or loaded.reward)) as judge:
             progress.note(f"loading {model}")
             base = load_base(model, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+            members = [Adapter.load(path, base) for path in adapters or ()]
             for member in members:
                 base.check(member)
             engine = Engine(base, max_tokens=max_tokens)
@@ -80,18 +80,23 @@ def command(
         what = {"model": model, "task": loaded.name, "reward": judge.name, "split": split, "seed": seed}
         emit({**what, "models": rows, "ledger": engine.ledger.snapshot()})
     else:
-        _show(f"{loaded.name}, {split} split, reward {judge.name}", rows)
+        _show(f"{loaded.name}, {split} split, reward {judge.name}", rows, is_share(judge.name))
 
 
-def _show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def _show(title: str, rows: Sequence[Mapping[str, Any]], share: bool) -> None:
     cells = []
     for row in rows:
         gain = row.get("difference")
-        text = f"{points(gain['value'])} {interval(gain['ci'])} {verdict(gain['ci'])}" if gain else ""
-        cells.append((row["name"], "all", row["n"], percent(row["accuracy"]), interval(row["ci"]), text))
+        text = ""
+        if gain:
+            text = f"{points(gain['value'], share)} {interval(gain['ci'], share)} {verdict(gain['ci'])}"
+        cells.append(
+            (row["name"], "all", row["n"], percent(row["accuracy"], share), interval(row["ci"], share), text)
+        )
         if len(row["families"]) > 1:
             for family, part in row["families"].items():
-                cells.append(("", family, part["n"], percent(part["accuracy"]), interval(part["ci"]), ""))
+                scores = percent(part["accuracy"], share), interval(part["ci"], share)
+                cells.append(("", family, part["n"], *scores, ""))
     numbers = ("n", "accuracy", "95 %")
     table(
         title, ("model", "family", "n", "accuracy", "95 %", "against the base (paired)"), cells, right=numbers

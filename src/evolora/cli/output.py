@@ -66,15 +66,24 @@ def table(
     console().print(grid)
 
 
-def percent(value: float | None) -> str:
-    """A fraction as a percentage with one digit; a dash where there is none."""
-    return "-" if value is None or math.isnan(value) else f"{100 * value:.1f} %"
+def is_share(reward: str) -> bool:
+    """Whether mean rewards of this kind are shares of right answers; else they are numbers of any range."""
+    return reward.partition(":")[0] in ("exact", "numeric", "contains", "regex")
 
 
-def interval(ci: Sequence[float | None]) -> str:
-    """A 95 % interval of fractions as ``[12.0, 34.0]`` in percent; a dash where there is none."""
-    ends = [end for end in ci if end is not None and math.isfinite(end)]
-    return f"[{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]" if len(ends) == 2 else "-"
+def percent(value: float | None, share: bool = True) -> str:
+    """A share as a percentage with one digit, another mean reward as it is; a dash where there is none."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{100 * value:.1f} %" if share else f"{value:.3f}"
+
+
+def interval(ci: Sequence[float | None], share: bool = True) -> str:
+    """A 95 % interval, as ``[12.0, 34.0]`` in percent for shares; a dash where there is none."""
+    low, high = ci
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        return "-"
+    return f"[{100 * low:.1f}, {100 * high:.1f}]" if share else f"[{low:.3f}, {high:.3f}]"
 
 
 @contextlib.contextmanager

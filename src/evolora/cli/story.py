@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evolora.cli.output import console, interval, percent
+from evolora.cli.output import console, interval, is_share, percent
 
 if TYPE_CHECKING:
     from evolora.config import AdaptConfig
@@ -30,9 +31,10 @@ def tell(result: Mapping[str, Any], config: AdaptConfig) -> None:
     )
     if result.get("stopped"):
         say(f"stopped by: {result['stopped']}")
-    gain, spread = points(difference["value"]), interval(difference["ci"])
-    say(f"  base     {percent(base['accuracy']):>8}  {interval(base['ci'])}")
-    say(f"  adapted  {percent(adapted['accuracy']):>8}  {interval(adapted['ci'])}")
+    share = is_share(result["reward"])
+    gain, spread = points(difference["value"], share), interval(difference["ci"], share)
+    say(f"  base     {percent(base['accuracy'], share):>8}  {interval(base['ci'], share)}")
+    say(f"  adapted  {percent(adapted['accuracy'], share):>8}  {interval(adapted['ci'], share)}")
     say(f"  gain     {gain:>8}  {spread}  {verdict(difference['ci'])}")
     say(f"on {base['n']} test prompts that the search never saw; [95 % intervals], the gain's is paired\n")
     samples = pick(result.get("samples", ()))
@@ -40,27 +42,52 @@ def tell(result: Mapping[str, Any], config: AdaptConfig) -> None:
         say("Answers before and after", style="bold")
         for sample in samples:
             say(f"  {short(sample['prompt'])}")
-            say(f"    base     {mark(sample['base_correct'])} {short(sample['base'])}")
-            say(f"    adapted  {mark(sample['adapted_correct'])} {short(sample['adapted'])}")
+            say(f"    base     {mark(sample['base_correct'], share)} {short(sample['base'])}")
+            say(f"    adapted  {mark(sample['adapted_correct'], share)} {short(sample['adapted'])}")
         say("")
     say(f"adapter  {result['adapter']}   (a PEFT folder)")
     if result.get("report"):
         say(f"report   {result['report']}   (open it in a browser)")
     say(f"next     evolora inspect {result['adapter']}")
-    say(f"         evolora evaluate --model {config.model} --task {config.task} {result['adapter']}\n")
+    say(f"         {again(result, config)}\n", soft_wrap=True)
 
 
-def points(value: float | None) -> str:
-    """A difference of fractions in percentage points, with its sign; a dash where there is none."""
-    return "-" if value is None or math.isnan(value) else f"{100 * value:+.1f}"
+def again(result: Mapping[str, Any], config: AdaptConfig) -> str:
+    """The command that measures the same once more (on the whole test split)."""
+    words = [
+        "evolora",
+        "evaluate",
+        "--model",
+        config.model,
+        "--task",
+        config.task,
+        "--reward",
+        result["reward"],
+    ]
+    if config.stop is not None:
+        words += ["--stop", config.stop.replace("\n", "\\n")]
+    if config.seed:
+        words += ["--seed", str(config.seed)]
+    if config.dtype != "float32":
+        words += ["--dtype", config.dtype]
+    return shlex.join([*words, str(result["adapter"])])
+
+
+def points(value: float | None, share: bool = True) -> str:
+    """A difference with its sign, of shares in percentage points; a dash where there is none."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{100 * value:+.1f}" if share else f"{value:+.3f}"
 
 
 def verdict(ci: Sequence[float | None]) -> str:
     """What a 95 % interval of a gain says."""
     low, high = ci
-    if low is not None and low > 0:
+    if low is None or high is None:
+        return "could not be judged"
+    if low > 0:
         return "better"
-    return "worse" if high is not None and high < 0 else "no clear difference"
+    return "worse" if high < 0 else "no clear difference"
 
 
 def pick(samples: Any) -> list[Mapping[str, Any]]:
@@ -71,9 +98,13 @@ def pick(samples: Any) -> list[Mapping[str, Any]]:
     return [*gained[: _SAMPLES - 1], *lost[:1], *same, *gained[_SAMPLES - 1 :]][:_SAMPLES]
 
 
-def mark(correct: Any) -> str:
-    """Right or wrong, in one character."""
-    return "✓" if correct else "✗"
+def mark(reward: float | None, share: bool = True) -> str:
+    """Right or wrong in one character, a graded reward as a number; a question mark if it was not judged."""
+    if reward is None or math.isnan(reward):
+        return "?"
+    if not share:
+        return f"{reward:.2f}"
+    return "✓" if reward else "✗"
 
 
 def short(text: Any) -> str:

@@ -1,0 +1,47 @@
+import pytest
+
+from evolora.cli.story import again, mark, points, tell, verdict
+from evolora.config import AdaptConfig
+
+CONFIG = AdaptConfig(task="my task.jsonl", stop="\n", seed=3)
+PART = {"accuracy": -6.8, "ci": [-7.2, -6.4], "n": 10}
+RESULT = {
+    "task": "my task.jsonl",
+    "reward": "logprob",
+    "steps": 3,
+    "method": "eggroll",
+    "base": PART,
+    "adapted": {**PART, "accuracy": -5.1},
+    "difference": {"value": 1.7, "ci": [1.2, 2.1]},
+    "samples": [
+        {"prompt": "p", "base": "a", "adapted": "b", "base_correct": -6.8, "adapted_correct": None},
+    ],
+    "adapter": "run/adapter",
+}
+
+
+def test_graded_rewards_are_numbers_not_percentages_or_ticks(capsys):
+    tell(RESULT, CONFIG)
+    text = capsys.readouterr().out
+    assert "-6.800" in text
+    assert "+1.700" in text
+    assert "[1.200, 2.100]" in text
+    assert "✓" not in text
+    assert "✗" not in text
+    assert "? b" in text
+
+
+def test_the_next_command_measures_what_was_reported():
+    assert again(RESULT, CONFIG) == (
+        "evolora evaluate --model smollm2-135m --task 'my task.jsonl' --reward logprob --stop '\\n' --seed 3 run/adapter"
+    )
+
+
+@pytest.mark.parametrize(("reward", "sign"), [(1.0, "✓"), (0.0, "✗"), (None, "?"), (float("nan"), "?")])
+def test_marks(reward, sign):
+    assert mark(reward) == sign
+
+
+def test_what_was_not_judged_is_said_so():
+    assert verdict([None, None]) == "could not be judged"
+    assert points(None) == "-"
