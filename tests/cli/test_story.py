@@ -33,7 +33,8 @@ def test_graded_rewards_are_numbers_not_percentages_or_ticks(capsys):
 
 def test_the_next_command_measures_what_was_reported():
     assert again(RESULT, CONFIG) == (
-        "evolora evaluate --model smollm2-135m --task 'my task.jsonl' --reward logprob --stop '\\n' --seed 3 run/adapter"
+        "evolora evaluate --model smollm2-135m --task 'my task.jsonl' --reward logprob "
+        "--stop '\\n' --seed 3 run/adapter"
     )
 
 
