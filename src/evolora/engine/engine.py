@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from evolora.engine.allocator import keep_freed_memory
 from evolora.engine.base import Base
 from evolora.engine.batches import Plan, join, plan
 from evolora.engine.bound import Binder, Bound, Members
@@ -39,6 +40,8 @@ class Engine:
     def __init__(self, base: Base, *, max_tokens: int | None = None, prefix_reuse: bool = True) -> None:
         if max_tokens is not None and max_tokens < 1:
             raise InputError(f"max_tokens is {max_tokens}", mend="it must be at least 1")
+        if base.device.type == "cpu":
+            keep_freed_memory()
         self.base = base
         self.max_tokens = max_tokens or (4096 if base.device.type == "cpu" else 65536)
         self.ledger = Ledger()
