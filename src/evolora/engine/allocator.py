@@ -1,8 +1,8 @@
 """The C library's allocator, told to keep freed memory.
 
-A forward pass frees and takes the same gigabytes over and over. By default glibc hands the free end of its heap
-back to the system, and every page of the next activations is faulted in and cleared again: measured, up to a
-quarter of a forward pass on a CPU.
+A forward pass frees and takes the same gigabytes over and over. By default glibc hands the free end of its
+heap back to the system, and every page of the next activations is faulted in and cleared again: measured, up
+to a quarter of a forward pass on a CPU.
 """
 
 from __future__ import annotations
