@@ -1,6 +1,6 @@
 """Teach the bundled model a form of answer from a 0/1 reward, in memory; keep the adapter.
 
-python examples/adapt_from_reward.py            about two minutes on two cores
+python examples/adapt_from_reward.py            a few minutes on two cores
 python examples/adapt_from_reward.py --tiny     seconds, too little to learn anything
 """
 

@@ -44,6 +44,9 @@ class AdaptConfig(BaseModel):
         min_length=1,
         description="A text that ends an answer, as '\\n' for one line. The task's own if not given.",
     )
+    max_new_tokens: int | None = Field(
+        None, ge=1, description="Longest completion. Long enough for every answer if not given."
+    )
     method: str = Field("eggroll", description="The algorithm (see `evolora methods`).")
     options: dict[str, Any] = Field({}, description="The method's own options.")
 

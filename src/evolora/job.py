@@ -65,7 +65,9 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
             base.check(start)
         engine = Engine(base, max_tokens=config.max_tokens)
         template = base.modules(config.targets, config.layers)
-        problem = Problem(engine, task, reward, config.batch, config.seed, template=template)
+        problem = Problem(
+            engine, task, reward, config.batch, config.seed, config.max_new_tokens, template=template
+        )
         made_of = _made_of(config, problem)
         if config.resume:
             _refuse_other(Contents(config.out).record(), made_of, config.out)

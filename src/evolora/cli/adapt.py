@@ -19,7 +19,7 @@ from evolora.errors import ConfigError
 from evolora.progress import Progress
 
 _PANELS = {
-    "What": ("model", "task", "reward", "reward_timeout", "stop", "method", "options"),
+    "What": ("model", "task", "reward", "reward_timeout", "stop", "max_new_tokens", "method", "options"),
     "The adapter": ("targets", "layers", "start", "export_rank"),
     "How much": (
         "batch",
