@@ -144,7 +144,7 @@ FULL = Plan(
 QUICK = Plan(
     rounds=3,
     cases=(
-        ForwardCase(8, 2, 64, rank=8, peers=False),
+        ForwardCase(8, 1, 64, rank=8, peers=False),
         ForwardCase(32, 1, 16, rank=8, looped=4),
         GenerationCase(16, 1, rank=4, new_tokens=6, looped=2),
         PrefixCase(8, 1, 64, rank=4),

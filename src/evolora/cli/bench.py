@@ -13,6 +13,7 @@ from evolora.cli.progress import make_progress
 from evolora.cli.quiet import quiet_libraries
 
 _OUT_OF_THE_TABLE = ("kind", "reasons", "fraction_range", "cost_range")
+_SHORT = {"rows_per_member": "rows", "fraction_of_base": "of base", "extrapolated_from": "from"}
 
 
 def command(
@@ -73,7 +74,7 @@ def _show(measured: Mapping[str, Any]) -> None:
 
 def _show_kind(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
     columns = [c for c in dict.fromkeys(name for row in rows for name in row) if c not in _OUT_OF_THE_TABLE]
-    titles = [column.replace("_", " ") for column in columns]
+    titles = [_SHORT.get(column, column).replace("_", " ") for column in columns]
     numbers = [
         t
         for t, c in zip(titles, columns, strict=True)
