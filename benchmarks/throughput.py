@@ -26,21 +26,20 @@ def main(arguments: list[str]) -> None:
     quick = "--quick" in arguments
     names = [argument for argument in arguments if not argument.startswith("-")]
     made_with = provenance.collect()
-    measured = [
-        throughput.run(load_base(MODEL, dtype=dtype), quick, make_progress())
-        for dtype in plan.dtypes(None, quick=quick)
-    ]
-    record = {
-        "name": "throughput",
-        "model": MODEL,
-        "quick": quick,
-        "provenance": made_with | {"argv": ["benchmarks/throughput.py", *arguments]},
-        "torch_threads": torch.get_num_threads(),
-        **throughput.join(measured),
-    }
     out = Path(names[0]) if names else OUT
     out.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_atomically(out, json.dumps(plain(record), indent=1) + "\n")
+    measured = []
+    for dtype in plan.dtypes(None, quick=quick):
+        measured.append(throughput.run(load_base(MODEL, dtype=dtype), quick, make_progress()))
+        record = {
+            "name": "throughput",
+            "model": MODEL,
+            "quick": quick,
+            "provenance": made_with | {"argv": ["benchmarks/throughput.py", *arguments]},
+            "torch_threads": torch.get_num_threads(),
+            **throughput.join(measured),
+        }
+        atomic.write_atomically(out, json.dumps(plain(record), indent=1) + "\n")
 
 
 if __name__ == "__main__":
