@@ -200,6 +200,8 @@ class _Search:
             self.last_cost = numbers.pop("last_cost")
             self.state = from_checkpoint(problem.template, saved.tensors, numbers)
             self.journal = run.journal.read()
+            for line in saved.passed_over:
+                progress.note(f"{line}; the state before it is used")
             progress.note(f"going on after step {self.state.step}")
 
     def go(self) -> None:

@@ -183,6 +183,11 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(
             f"the options cannot be read ({_reason(error)})", where=path, mend="give a YAML file"
         ) from None
+    except (RecursionError, ValueError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition(";")[0]
+        raise ConfigError(
+            f"not YAML ({reason})", where=path, mend="write one `option: value` a line"
+        ) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)

@@ -136,3 +136,14 @@ def test_settings_are_numbers_words_or_text(text, value):
 def test_a_setting_without_a_name_or_a_value_is_refused(text):
     with pytest.raises(ConfigError, match="NAME=VALUE"):
         list(parse_settings([text]))
+
+
+def test_nothing_is_resumed_where_no_run_is(run, adaptation):
+    result = run("adapt", "--resume", "--out", "nowhere")
+    assert result.exit_code == 2
+    assert "nowhere: there is no run to resume" in result.stderr
+
+
+def test_an_interrupt_before_anything_was_saved_does_not_say_that_it_was(run, adaptation):
+    adaptation.raises = KeyboardInterrupt()
+    assert "saved" not in run("adapt", "--task", "toy", "--out", "o").stderr

@@ -150,3 +150,10 @@ def test_a_bad_file_is_named_in_one_line(tmp_path, content, part):
 def test_an_absent_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match="no such file"):
         AdaptConfig.read(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 3000 + "]" * 3000, "seed: " + "9" * 5000])
+def test_yaml_that_python_cannot_hold_is_refused(tmp_path, text):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="not YAML"):
+        AdaptConfig.read(tmp_path / "c.yaml")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from evolora.errors import EvoloraError, ProtocolError, TaskError
+from evolora.errors import ConfigError, EvoloraError, ProtocolError, TaskError
 
 CASES = [
     (TaskError("a prompt is in two splits", where="my.jsonl:3", mend="remove one"), 2),
@@ -52,7 +52,8 @@ def test_an_unexpected_error_says_how_to_see_more(run, adaptation, monkeypatch):
     assert "Traceback" in run("adapt", "--task", "toy").stderr
 
 
-def test_an_interrupt_says_how_to_go_on(run, adaptation):
+def test_an_interrupt_says_how_to_go_on(run, adaptation, tmp_path):
+    (tmp_path / "runs/mine/checkpoints/step-000003").mkdir(parents=True)
     adaptation.raises = KeyboardInterrupt()
     assert (
         "evolora adapt --resume --out runs/mine" in run("adapt", "--task", "toy", "--out", "runs/mine").stderr
@@ -102,3 +103,20 @@ def test_sigint_ends_the_true_process_with_130(tmp_path):
     assert process.returncode == 130
     assert json.loads(stdout)["error"]["exit_code"] == 130
     assert "Traceback" not in stderr
+
+
+def test_too_little_memory_says_what_to_lower(run, adaptation):
+    adaptation.raises = MemoryError()
+    result = run("adapt", "--task", "toy")
+    assert result.exit_code == 1
+    assert "not enough memory; lower the population" in result.stderr
+
+
+def test_a_full_stdout_does_not_hide_the_exit_code(monkeypatch):
+    from evolora.cli.failures import fail
+
+    def full(_value):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("evolora.cli.failures.emit", full)
+    assert fail(ConfigError("no"), ["adapt", "--json"]) == 2

@@ -253,3 +253,13 @@ def test_a_browser_draws_the_figures_without_complaint(make_run, tmp_path, schem
     assert done.stdout.count('class="main-svg"') >= 3
     color = "rgb(127, 181, 236)" if scheme == 0 else "rgb(27, 94, 158)"
     assert f"stroke: {color}" in done.stdout
+
+
+def test_graded_rewards_are_numbers_not_right_or_wrong(make_run):
+    result = copy.deepcopy(RESULT)
+    result["reward"] = "logprob"
+    for sample in result["samples"]:
+        sample["base_correct"], sample["adapted_correct"] = -6.8, -5.1
+    shown, _ = samples(read_run(make_run(result=result)))
+    assert {sample["change"] for sample in shown} == {"higher"}
+    assert all(sample["adapted_mark"].endswith("5.1") for sample in shown)

@@ -96,9 +96,9 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, name, harm):
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.unlink() if harm == "remove" else file.write_bytes(data if harm == "flip" else data[:-3])
-    with pytest.warns(UserWarning, match="step-000002: damaged"):
-        found = checkpoint.latest(tmp_path)
+    found = checkpoint.latest(tmp_path)
     assert found.step == 1
+    assert [line.split()[0] for line in found.passed_over] == ["step-000002"]
     checkpoint.save(tmp_path, 2, {"x": torch.zeros(1)}, {"s": "again"})
     assert checkpoint.latest(tmp_path).numbers == {"s": "again"}
 
@@ -107,8 +107,8 @@ def test_a_run_started_over_drops_the_damaged_future(tmp_path):
     for step in (8, 9):
         checkpoint.save(tmp_path, step, {}, {})
         (tmp_path / f"step-00000{step}" / "manifest.json").write_text("{}")
-    with pytest.warns(UserWarning, match="damaged"):
-        assert checkpoint.latest(tmp_path) is None
+    with pytest.raises(RunError, match=r"step-000009 is damaged .*; start anew with --overwrite"):
+        checkpoint.latest(tmp_path)
     checkpoint.save(tmp_path, 1, {}, {"s": 1})
     assert [p.name for p in tmp_path.iterdir()] == ["step-000001"]
 

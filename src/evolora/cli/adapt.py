@@ -15,7 +15,7 @@ from evolora.cli.progress import make_progress
 from evolora.cli.quiet import quiet_libraries
 from evolora.cli.story import tell
 from evolora.config import AdaptConfig, read_yaml
-from evolora.errors import ConfigError
+from evolora.errors import ConfigError, RunError
 from evolora.progress import Progress
 
 _PANELS = {
@@ -60,7 +60,8 @@ def carry_out(config: AdaptConfig, progress: Progress) -> dict[str, Any]:
     try:
         return adapt(config, progress)
     except KeyboardInterrupt:
-        progress.note(f"what was done is saved; go on with: evolora adapt --resume --out {config.out}")
+        if any(config.out.glob("checkpoints/step-*")):
+            progress.note(f"what was done is saved; go on with: evolora adapt --resume --out {config.out}")
         raise
     finally:
         progress.finish()
@@ -85,12 +86,13 @@ def resolve(file: Path | None, given: Mapping[str, Any]) -> AdaptConfig:
         raise ConfigError("options: must be a mapping of the method's own options", where=file)
     options = options | dict(parse_settings(stated.pop("options", [])))
     values |= stated
-    if values.get("resume"):
-        saved = Path(values.get("out") or AdaptConfig.model_fields["out"].default) / "config.yaml"
-        if saved.is_file():
-            below = read_yaml(saved)
-            options = (below.get("options") or {}) | options
-            values = below | values
+    if values.get("resume") and not values.get("overwrite"):
+        out = Path(values.get("out") or AdaptConfig.model_fields["out"].default)
+        if not (out / "config.yaml").is_file():
+            raise RunError("there is no run to resume", where=out, mend="give the --out folder of a run")
+        below = read_yaml(out / "config.yaml")
+        options = (below.get("options") or {}) | options
+        values = below | values
     origins = {name: f"--{name.replace('_', '-')}" for name in stated}
     return AdaptConfig.make(values | {"options": options}, where=file, origins=origins)
 

@@ -29,7 +29,7 @@ VERBS = {
 
 def load(verb: str) -> Any:
     """The click command of a verb, from ``evolora.cli.VERB``."""
-    single = typer.Typer(add_completion=False)
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     single.command(name=verb)(import_module(f"evolora.cli.{verb}").command)
     return typer.main.get_command(single)
 
@@ -60,6 +60,7 @@ app = typer.Typer(
     name="evolora",
     cls=Verbs,
     add_completion=False,
+    pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )

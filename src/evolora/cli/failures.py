@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -36,7 +37,8 @@ def fail(error: BaseException, arguments: Sequence[str]) -> int:
         detail = {"kind": kind, "message": line.removeprefix("error: "), "exit_code": code}
         if isinstance(error, EvoloraError):
             detail |= {"what": error.what, "where": error.where and str(error.where), "mend": error.mend}
-        emit({"error": detail})
+        with contextlib.suppress(OSError):  # a full or closed stdout must not hide the exit code
+            emit({"error": detail})
     return code
 
 
@@ -55,6 +57,8 @@ def _describe(error: BaseException, arguments: Sequence[str]) -> tuple[str, str,
         message = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
         verb = getattr(getattr(error, "ctx", None), "command_path", "evolora")
         return "UsageError", f"error: {message}; see `{verb} --help`", USAGE
+    if isinstance(error, MemoryError):
+        return name, "error: not enough memory; lower the population, the rank, batch or max_tokens", FAILED
     text = " ".join(str(error).split()) or "no message"
     hint = "" if debug() else "; EVOLORA_DEBUG=1 shows the traceback"
     return name, f"error: unexpected {name}: {text}{hint}", FAILED

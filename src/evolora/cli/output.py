@@ -17,7 +17,7 @@ _WIDTH_OF_A_FILE = 140
 
 def emit(value: Mapping[str, Any]) -> None:
     """Prints one JSON object; numbers that JSON does not have (nan, inf) become null."""
-    print(json.dumps(plain(value), ensure_ascii=False, allow_nan=False), file=sys.stdout, flush=True)
+    print(json.dumps(plain(value), ensure_ascii=True, allow_nan=False), file=sys.stdout, flush=True)
 
 
 def plain(value: Any) -> Any:

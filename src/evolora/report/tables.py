@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evolora.report.comparison import is_share
 from evolora.report.run_data import RunData
 from evolora.report.units import NOTHING, duration, flops, number, size
 
@@ -18,11 +19,13 @@ def samples(data: RunData) -> tuple[list[dict[str, Any]], int]:
     """The sample answers, changed ones first, and how many more there are.
 
     Each has ``prompt``, ``answer``, ``base``, ``adapted`` (text), ``base_mark``, ``adapted_mark`` ("right" or
-    "wrong") and ``change`` ("now right", "now wrong" or "").
+    "wrong", the number of a graded reward, "" if not judged) and ``change`` ("now right", "higher", "").
     """
     given = (data.result or {}).get("samples")
-    found = [_sample(item) for item in given if isinstance(item, Mapping)] if isinstance(given, list) else []
-    order = {"now right": 0, "now wrong": 1, "": 2}
+    share = is_share(data)
+    items = [item for item in given if isinstance(item, Mapping)] if isinstance(given, list) else []
+    found = [_sample(item, share) for item in items]
+    order = {"now right": 0, "higher": 0, "now wrong": 1, "lower": 1, "": 2}
     found.sort(key=lambda sample: order[sample["change"]])
     return found[:MOST_SAMPLES], max(0, len(found) - MOST_SAMPLES)
 
@@ -74,25 +77,28 @@ def fact_table(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     return flat
 
 
-def _sample(item: Mapping[str, Any]) -> dict[str, Any]:
+def _sample(item: Mapping[str, Any], share: bool) -> dict[str, Any]:
     before, after = item.get("base_correct"), item.get("adapted_correct")
-    change = (
-        ""
-        if before is None or after is None or bool(before) == bool(after)
-        else "now right"
-        if after
-        else "now wrong"
-    )
     return {
         **{key: _clip(_text(item.get(key))) for key in ("prompt", "answer", "base", "adapted")},
-        "base_mark": _mark(before),
-        "adapted_mark": _mark(after),
-        "change": change,
+        "base_mark": _mark(before, share),
+        "adapted_mark": _mark(after, share),
+        "change": _change(before, after, share),
     }
 
 
-def _mark(correct: Any) -> str:
-    return "" if correct is None else "right" if correct else "wrong"
+def _change(before: Any, after: Any, share: bool) -> str:
+    if before is None or after is None or (bool(before) == bool(after) if share else before == after):
+        return ""
+    if share:
+        return "now right" if after else "now wrong"
+    return "higher" if after > before else "lower"
+
+
+def _mark(reward: Any, share: bool) -> str:
+    if reward is None:
+        return ""
+    return ("right" if reward else "wrong") if share else number(reward)
 
 
 def _text(value: Any) -> str:

@@ -11,13 +11,12 @@ import json
 import os
 import re
 import shutil
-import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evolora.errors import ProtocolError
+from evolora.errors import ProtocolError, RunError
 from evolora.runs.atomic import cannot_write, sync_folder, write_synced
 from evolora.runs.plain import plain
 
@@ -37,11 +36,13 @@ class Checkpoint:
         step: how many steps were done.
         tensors: on the CPU, with the dtypes, shapes and bits that were saved.
         numbers: everything else; floats have the bits that were saved, tuples come back as lists.
+        passed_over: what was wrong with newer checkpoints, one line each.
     """
 
     step: int
     tensors: dict[str, Tensor]
     numbers: dict[str, Any]
+    passed_over: tuple[str, ...] = ()
 
 
 def save(
@@ -92,16 +93,24 @@ def save(
 
 
 def latest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint whose checksums hold, or None; damaged ones are passed over with a warning.
+    """The newest checkpoint whose checksums hold (it names the damaged ones passed over); None without any.
 
     Also removes what killed writers left. Call it only as the one writer of the run (see ``Lock``).
+
+    Raises:
+        RunError: there are checkpoints, and all are damaged.
     """
     _clear_leftovers(folder)
+    damaged: list[str] = []
     for _, path in sorted(_checkpoints(folder), reverse=True):
         try:
-            return _load(path)
+            return replace(_load(path), passed_over=tuple(damaged))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            warnings.warn(f"{path}: damaged ({error}); the checkpoint before it is used", stacklevel=2)
+            damaged.append(f"{path.name} is damaged ({error})")
+    if damaged:
+        raise RunError(
+            f"no checkpoint can be read: {damaged[0]}", where=folder, mend="start anew with --overwrite"
+        )
     return None
 
 

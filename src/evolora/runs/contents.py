@@ -58,6 +58,8 @@ def refuse_unless_free(contents: Contents, overwrite: bool) -> None:
         found = {item.name for item in path.iterdir()} if path.exists() else set()
     except OSError as error:
         raise cannot_write(path, error) from error
+    except ValueError as error:  # a NUL byte
+        raise RunError(f"is no path ({error})", where=repr(str(path)), mend="choose another --out") from None
     if not found - {contents.lock_path.name}:
         return
     if contents.record_path.name not in found:
