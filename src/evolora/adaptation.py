@@ -192,7 +192,8 @@ class _Search:
         self.told_no_spread, self.unjudged = False, 0
         saved = run.resume() if run is not None else None
         if saved is None:
-            self.state = method.init(problem.template, seed, start)
+            norms = problem.engine.base.weight_norms(problem.template) if method.needs_norms else None
+            self.state = method.init(problem.template, seed, start, norms)
         else:
             assert run is not None
             numbers = dict(saved.numbers)

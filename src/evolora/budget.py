@@ -1,9 +1,9 @@
-"""A budget: steps, evaluations, FLOPs or seconds; the first one spent ends the search, and is named."""
+"""A budget: steps, evaluations, tokens, FLOPs or seconds; the first spent ends the search, and is named."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evolora.errors import ConfigError
 
@@ -18,6 +18,8 @@ class Budget:
     Attributes:
         steps: of the method.
         evaluations: members x prompts that got a reward (examples trained on, for a gradient baseline).
+        tokens: read and generated, members counted one by one.
+        forward_flops: of forward passes alone: gradients come for nothing.
         flops: forward and backward together.
         seconds: wall time of the search. A run limited by it cannot be repeated bit for bit.
 
@@ -27,18 +29,20 @@ class Budget:
 
     steps: int | None = None
     evaluations: int | None = None
+    tokens: int | None = None
+    forward_flops: float | None = None
     flops: float | None = None
     seconds: float | None = None
 
     def __post_init__(self) -> None:
         limits = self.limits()
         if not limits:
-            raise ConfigError("no budget", mend="set steps, evaluations, flops or seconds")
+            raise ConfigError("no budget", mend=f"set one of {', '.join(item.name for item in fields(self))}")
         for name, limit in limits.items():
             if not limit > 0:
                 raise ConfigError(f"a budget of {limit} {name}", mend="it must be positive")
 
-    def limits(self) -> dict[str, float]:
+    def limits(self) -> dict[str, Any]:
         """The limits that are set, by name."""
         named = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: limit for name, limit in named.items() if limit is not None}
@@ -49,6 +53,8 @@ class Budget:
         return {
             "steps": steps,
             "evaluations": ledger.evaluations,
+            "tokens": ledger.prompt_tokens + ledger.generated_tokens,
+            "forward_flops": ledger.forward_flops,
             "flops": ledger.total_flops,
             "seconds": ledger.seconds,
         }

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from evolora.errors import ConfigError
 
 DEFAULT_STEPS = 40
+BUDGETS = ("steps", "evaluations", "tokens", "forward_flops", "flops", "seconds")
 _PRESETS = ("all-linear", "attention", "mlp")
 _NAMES = re.compile(r"[\w.]+(\s*,\s*[\w.]+)*")
 _PER_CALL = {"resume", "overwrite"}
@@ -65,7 +66,13 @@ class AdaptConfig(BaseModel):
         None, ge=1, description=f"Stop after this many steps ({DEFAULT_STEPS} if no budget is set)."
     )
     budget_evaluations: int | None = Field(None, ge=1, description="Stop after this many scored completions.")
-    budget_flops: float | None = Field(None, gt=0, description="Stop after this many FLOPs.")
+    budget_tokens: int | None = Field(None, ge=1, description="Stop after this many tokens, read or generated.")
+    budget_forward_flops: float | None = Field(
+        None, gt=0, description="Stop after this many FLOPs of forward passes."
+    )
+    budget_flops: float | None = Field(
+        None, gt=0, description="Stop after this many FLOPs, forward and backward."
+    )
     budget_seconds: float | None = Field(None, gt=0, description="Stop after this many seconds.")
     train: int | None = Field(None, ge=1, description="Training examples of a generated task.")
     validation: int | None = Field(None, ge=1, description="Validation examples of a generated task.")
@@ -126,10 +133,8 @@ class AdaptConfig(BaseModel):
         return self
 
     def budgets(self) -> dict[str, float]:
-        """The budgets that are set, by name: ``steps``, ``evaluations``, ``flops``, ``seconds``."""
-        named = {
-            name: getattr(self, f"budget_{name}") for name in ("steps", "evaluations", "flops", "seconds")
-        }
+        """The budgets that are set, by the names of ``Budget``."""
+        named = {name: getattr(self, f"budget_{name}") for name in BUDGETS}
         return {name: value for name, value in named.items() if value is not None}
 
     def sizes(self) -> dict[str, int]:

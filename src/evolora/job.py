@@ -12,7 +12,7 @@ from evolora.adaptation import Adaptation, improve, samples
 from evolora.adapters import Adapter
 from evolora.adapters.preflight import preflight
 from evolora.budget import Budget
-from evolora.config import AdaptConfig
+from evolora.config import BUDGETS, AdaptConfig
 from evolora.engine import Engine, Ledger, load_base
 from evolora.errors import RunError
 from evolora.problems import Problem, load_reward
@@ -25,7 +25,7 @@ from evolora.runs.provenance import collect
 from evolora.search import GradientMethod, Method, make_method
 from evolora.tasks import load_task
 
-_MAY_CHANGE = ("budget_steps", "budget_evaluations", "budget_flops", "budget_seconds", "out", "threads")
+_MAY_CHANGE = (*(f"budget_{name}" for name in BUDGETS), "out", "threads")
 
 
 def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str, Any]:
@@ -42,9 +42,7 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
     if not config.resume:
         refuse_unless_free(Contents(config.out), config.overwrite)
     method = make_method(config.method, **config.options)
-    budget = Budget(
-        config.budget_steps, config.budget_evaluations, config.budget_flops, config.budget_seconds
-    )
+    budget = Budget(**config.budgets())
     task = load_task(config.task, seed=config.seed, stop=config.stop, **config.sizes())
     for warning in task.warnings:
         progress.note(f"{task.name}: {warning}")

@@ -2,10 +2,11 @@
 
 from evolora.adapters.adapter import Adapter, Factors, ModuleSpec
 from evolora.adapters.peft_files import read_adapter, write_adapter
-from evolora.adapters.population import Population, Stack, Stacked, as_population
+from evolora.adapters.population import DENSE, Population, Stack, Stacked, as_population
 from evolora.adapters.preflight import Preflight
 
 __all__ = [
+    "DENSE",
     "Adapter",
     "Factors",
     "ModuleSpec",

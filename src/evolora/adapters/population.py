@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+DENSE = 0  # the rank of a module whose deltas are no product of factors
+
+
 @dataclass(frozen=True, eq=False)
 class Stack:
     """One module's factors for a block of n members, in g groups of ``n / g`` members that share factors.
@@ -22,23 +25,18 @@ class Stack:
     the two members of an antithetic pair share one set of factors with coefficients +1 and -1.
 
     Attributes:
-        a: ``[g, r, d_in]``, float32.
-        b: ``[g, d_out, r]``, float32, every scale folded in.
+        a: ``[g, r, d_in]``, float32; None stands for the identity, where ``b`` holds dense deltas.
+        b: ``[g, d_out, r]``, float32, every scale folded in (``r = d_in`` where ``a`` is None).
         coefficient: ``[n]`` or None (all ones, g = n).
         magnitude: ``[n, d_out]`` or None; DoRA's m, a row of NaN for a member that is plain LoRA here.
         kind: ``linear`` or ``embedding``.
     """
 
-    a: Tensor
+    a: Tensor | None
     b: Tensor
     coefficient: Tensor | None = None
     magnitude: Tensor | None = None
     kind: str = "linear"
-
-    @property
-    def rank(self) -> int:
-        """The rank of every group (smaller ones are padded with zeros)."""
-        return self.a.shape[1]
 
 
 class Population(ABC):
@@ -46,7 +44,8 @@ class Population(ABC):
 
     Attributes:
         specs: shapes of the adapted modules; a member without a module has a zero delta there.
-        ranks: the (padded) rank of each module, for the ledger and the chunking.
+        ranks: the (padded) rank of each module, for the ledger and the chunking; ``DENSE`` where members have
+            dense deltas of their own.
         ids: one name a member.
         parents: for each member the ids that it came from.
         shared: dense float32 ``[d_out, d_in]`` deltas common to every member (the mean of a search on W).

@@ -25,6 +25,8 @@ _PANELS = {
         "batch",
         "budget_steps",
         "budget_evaluations",
+        "budget_tokens",
+        "budget_forward_flops",
         "budget_flops",
         "budget_seconds",
         "train",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,13 @@ from evolora.adapters import Adapter, ModuleSpec
 from evolora.engine.fingerprint import fingerprint
 from evolora.engine.probe import probe
 from evolora.engine.selection import select
-from evolora.engine.structure import Layers, Structure, Targets, embedding_scale
+from evolora.engine.structure import Layers, Structure, Targets, embedding_scale, plain_weight
 from evolora.engine.text import Text
 from evolora.errors import AdapterError, ModelError
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -109,6 +110,24 @@ class Base:
     def modules(self, targets: Targets = "all-linear", layers: Layers = None) -> dict[str, ModuleSpec]:
         """Modules to adapt, by name and shape; ``evolora.engine.selection`` says what the arguments take."""
         return select(self.structure, targets, layers)
+
+    def weight_norms(self, paths: Iterable[str]) -> dict[str, Tensor]:
+        """The norm of each output channel of some modules' weights, float32 ``[d_out]`` on the CPU.
+
+        Raises:
+            ModelError: a module is quantised: its weight is no plain float matrix.
+        """
+        norms = {}
+        for path in paths:
+            weight = plain_weight(self.model.get_submodule(path))
+            if weight is None:
+                raise ModelError(
+                    "its weight is quantised, so its norms are unknown",
+                    where=path,
+                    mend="load the base unquantised, or choose a method without magnitudes",
+                )
+            norms[path] = weight.float().norm(dim=1).cpu()
+        return norms
 
     def embedding_scale(self, path: str) -> float:
         """What a module multiplies an embedding's rows by; 1 for all other modules."""

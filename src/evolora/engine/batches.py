@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evolora.adapters import ModuleSpec
+from evolora.adapters import DENSE, ModuleSpec
 from evolora.errors import InputError
 
 if TYPE_CHECKING:
@@ -117,10 +117,14 @@ def plan(
     all members, many members of few prompts stand together; otherwise few members of many prompts do (larger
     products).
     """
-    numbers = sum(ranks[name] * (spec.d_in + spec.d_out) for name, spec in specs.items()) // group
+    numbers = sum(_numbers(spec, ranks[name]) for name, spec in specs.items()) // group
     rows = max(1, max_tokens // max(1, width))
     most = min(members, _FACTOR_NUMBERS // max(1, numbers), rows if shares_prefix else rows // prompts)
     blocks = -(-members // max(most, group))
     block = -(-members // blocks)
     block = min(members, block + -block % group)
     return Plan(block, min(prompts, max(1, rows // block)))
+
+
+def _numbers(spec: ModuleSpec, rank: int) -> int:
+    return spec.d_in * spec.d_out if rank == DENSE else rank * (spec.d_in + spec.d_out)

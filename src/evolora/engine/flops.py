@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from evolora.adapters import ModuleSpec
+from evolora.adapters import DENSE, ModuleSpec
 
 if TYPE_CHECKING:
     from evolora.engine.base import Base
@@ -111,8 +111,10 @@ def _expert_flops(base: Base, layer: str, config: Any) -> float:
 
 
 def adapter_flops(specs: Mapping[str, ModuleSpec], ranks: Mapping[str, int]) -> float:
-    """FLOPs per token of one member's low-rank products (a look-up in an embedding's A is free)."""
-    return sum(
-        2.0 * ranks[name] * (spec.d_out + (spec.d_in if spec.kind == "linear" else 0))
-        for name, spec in specs.items()
-    )
+    """FLOPs per token of one member's own products (a look-up in an embedding's A is free)."""
+    total = 0.0
+    for name, spec in specs.items():
+        inputs = spec.d_in if spec.kind == "linear" else 0
+        dense = ranks[name] == DENSE
+        total += 2.0 * spec.d_out * inputs if dense else 2.0 * ranks[name] * (spec.d_out + inputs)
+    return total

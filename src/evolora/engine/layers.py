@@ -6,6 +6,8 @@ member. The members' terms are two grouped batched products, the second added in
     u = x A^T                 [groups, rows of a group, sum of ranks]; one product for modules that share
     their input y += u B^T                in place (baddbmm)
 
+Dense deltas of single members are the case A = 1: ``u = x``.
+
 DoRA rescales each output channel: ``y = gain * (y - bias) + bias + (gain B) u``.
 """
 
@@ -83,8 +85,8 @@ def _by_input(base: Base, terms: Mapping[str, Term]) -> list[list[tuple[str, Ter
     """Sorts linear modules by the input they share, so that one A-product serves them all."""
     found: dict[tuple[Any, ...], list[tuple[str, Term]]] = {}
     for path, term in terms.items():
-        shared_input = path if term.kind == "embedding" else base.structure.groups[path]
-        key = (shared_input, len(term.a), id(term.coefficient))
+        shared_input = path if term.kind == "embedding" or term.a is None else base.structure.groups[path]
+        key = (shared_input, len(term.b), id(term.coefficient))
         found.setdefault(key, []).append((path, term))
     return list(found.values())
 
@@ -98,21 +100,32 @@ def _group_hooks(
         for path, term in members:
             yield path, _embedding_hook(term)
         return
-    down = members[0][1].a if len(members) == 1 else torch.cat([term.a for _, term in members], 1)
-    projection = _Projection(down.transpose(1, 2), members[0][1].coefficient, len(members))
+    factors = [term.a for _, term in members if term.a is not None]
+    down = factors[0] if len(factors) == 1 else torch.cat(factors, 1) if factors else None
+    first = members[0][1]
+    projection = _Projection(
+        None if down is None else down.transpose(1, 2), len(first.b), first.coefficient, len(members)
+    )
     start = 0
     for path, term in members:
         bias = getattr(base.model.get_submodule(path), "bias", None)
-        part = slice(start, start + term.a.shape[1])
+        part = slice(start, start + term.b.shape[2])
         yield path, _linear_hook(projection, part, term, bias, differentiable)
         start = part.stop
 
 
 class _Projection:
-    """``u = coefficient * x A^T`` of the modules that share an input; computed at the first of them."""
+    """``u = coefficient * x A^T`` of the modules that share an input; computed at the first of them.
 
-    def __init__(self, down: Tensor, coefficient: Tensor | None, users: int) -> None:
-        self.down, self.coefficient, self.users = down, coefficient, users
+    Args:
+        down: ``A^T [g, d_in, r]``, or None for the identity.
+        groups: g.
+        coefficient: ``[n]`` or None.
+        users: how many modules will ask.
+    """
+
+    def __init__(self, down: Tensor | None, groups: int, coefficient: Tensor | None, users: int) -> None:
+        self.down, self.groups, self.coefficient, self.users = down, groups, coefficient, users
         self._input: Tensor | None = None
         self._value: Tensor | None = None
         self._left = 0
@@ -121,10 +134,15 @@ class _Projection:
         import torch
 
         if self._input is not x:
-            rows = x.reshape(len(self.down), -1, x.shape[-1]).to(self.down.dtype)
-            u = torch.bmm(rows, self.down)
+            u = x.reshape(self.groups, -1, x.shape[-1])
+            if self.down is not None:
+                u = torch.bmm(u.to(self.down.dtype), self.down)
             if self.coefficient is not None:
-                u.view(len(self.coefficient), -1, u.shape[-1]).mul_(self.coefficient[:, None, None])
+                factor = self.coefficient[:, None, None]
+                by_member = u.reshape(len(factor), -1, u.shape[-1])
+                # x itself is not ours to scale
+                u = by_member.mul_(factor) if self.down is not None else by_member * factor
+                u = u.view(self.groups, -1, u.shape[-1])
             self._input, self._value, self._left = x, u, self.users
         assert self._value is not None
         value = self._value
@@ -144,7 +162,7 @@ def _linear_hook(
     gain = term.gain
 
     def hook(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        u = projection(args[0])[..., part]
+        u = projection(args[0])[..., part].to(up.dtype)
         if differentiable:
             return output + torch.bmm(u, up).view(output.shape).to(output.dtype)
         output = output.contiguous()
@@ -178,8 +196,8 @@ def _add_product(y: Tensor, u: Tensor, up: Tensor) -> None:
 def _embedding_hook(term: Term) -> Any:
     import torch
 
-    table = term.a.transpose(1, 2)
     up = term.b.transpose(1, 2)
+    table = up if term.a is None else term.a.transpose(1, 2)
     groups = len(table)
 
     def hook(_module: nn.Module, args: tuple[torch.Tensor, ...], output: Tensor) -> Tensor:
@@ -187,6 +205,7 @@ def _embedding_hook(term: Term) -> Any:
         u = torch.stack([table[group][ids[group]] for group in range(groups)])
         if term.coefficient is not None:
             u.view(len(term.coefficient), -1, u.shape[-1]).mul_(term.coefficient[:, None, None])
-        return output + torch.bmm(u, up).view(output.shape).to(output.dtype)
+        added = u if term.a is None else torch.bmm(u, up)
+        return output + added.view(output.shape).to(output.dtype)
 
     return hook

@@ -25,14 +25,14 @@ class Term:
     """One module's part of a block.
 
     Attributes:
-        a: ``[g, r, d_in]``.
+        a: ``[g, r, d_in]``, or None where ``b`` holds dense deltas ``[g, d_out, d_in]``.
         b: ``[g, d_out, r]``, DoRA's gain folded in.
         coefficient: ``[n]`` or None.
         gain: ``[n, d_out]`` or None.
         kind: ``linear`` or ``embedding``.
     """
 
-    a: Tensor
+    a: Tensor | None
     b: Tensor
     coefficient: Tensor | None
     gain: Tensor | None
@@ -59,17 +59,18 @@ def prepare(base: Base, stacks: Mapping[str, Stack], shared: Mapping[str, Shared
 
     Raises:
         ModelError: DoRA where its norms cannot be computed: on a module whose weight is no plain float matrix
-            (a quantised base), on an embedding, on antithetic pairs, or on top of a shared delta.
+            (a quantised base), on an embedding, on antithetic pairs, on dense deltas, or on top of a shared delta.
     """
     terms = {}
     coefficients: dict[
         int, Tensor
     ] = {}  # one tensor stays one tensor: modules that share an input compare them
     for path, stack in stacks.items():
-        a, b = stack.a.to(base.device), stack.b.to(base.device)
+        a = None if stack.a is None else stack.a.to(base.device)
+        b = stack.b.to(base.device)
         gain = None
         if stack.magnitude is not None:
-            if path in shared or stack.coefficient is not None:
+            if path in shared or stack.coefficient is not None or a is None:
                 raise ModelError(
                     "DoRA cannot stand on a population that shares deltas or factors", where=path
                 )
@@ -84,7 +85,8 @@ def prepare(base: Base, stacks: Mapping[str, Stack], shared: Mapping[str, Shared
             if key not in coefficients:
                 coefficients[key] = stack.coefficient.to(base.device, base.dtype)
             coefficient = coefficients[key]
-        terms[path] = Term(a.to(base.dtype), b.to(base.dtype), coefficient, gain, stack.kind)
+        a = None if a is None else a.to(base.dtype)
+        terms[path] = Term(a, b.to(base.dtype), coefficient, gain, stack.kind)
     return terms
 
 
@@ -94,10 +96,11 @@ def take(terms: Mapping[str, Term], members: Tensor) -> dict[str, Term]:
     chosen = {key: None if c is None else c[members] for key, c in coefficients.items()}
     taken = {}
     for path, term in terms.items():
-        size = 1 if term.coefficient is None else len(term.coefficient) // len(term.a)
+        size = 1 if term.coefficient is None else len(term.coefficient) // len(term.b)
         gain = None if term.gain is None else term.gain[members]
         groups = members // size
-        taken[path] = Term(term.a[groups], term.b[groups], chosen[id(term.coefficient)], gain, term.kind)
+        a = None if term.a is None else term.a[groups]
+        taken[path] = Term(a, term.b[groups], chosen[id(term.coefficient)], gain, term.kind)
     return taken
 
 

@@ -45,7 +45,13 @@ class AdamW(GradientMethod):
         0, ge=0, description="Examples in one backward pass, gradients summed up; 0: all at once."
     )
 
-    def init(self, template: Mapping[str, ModuleSpec], seed: int, start: Adapter | None = None) -> State:
+    def init(
+        self,
+        template: Mapping[str, ModuleSpec],
+        seed: int,
+        start: Adapter | None = None,
+        norms: Mapping[str, Tensor] | None = None,
+    ) -> State:
         """See :meth:`GradientMethod.init`; a LoRA of rank up to ``rank`` can be the start."""
         a, b = first_factors(template, self.rank, seed, start)
         tensors = {f"a/{name}": value for name, value in a.items()}

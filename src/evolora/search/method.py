@@ -30,20 +30,30 @@ class _Searcher(Options, ABC):
         name: as in ``make_method`` and ``--method``.
         summary: one line for ``evolora methods``.
         source: the paper it comes from.
+        needs_norms: whether ``init`` must be told the norms of the base's weights.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     source: ClassVar[str]
+    needs_norms: ClassVar[bool] = False
 
     @abstractmethod
-    def init(self, template: Mapping[str, ModuleSpec], seed: int, start: Adapter | None = None) -> State:
+    def init(
+        self,
+        template: Mapping[str, ModuleSpec],
+        seed: int,
+        start: Adapter | None = None,
+        norms: Mapping[str, Tensor] | None = None,
+    ) -> State:
         """The state before the first step.
 
         Args:
             template: the shapes of the modules to adapt.
             seed: every random choice follows from it.
             start: an adapter to start from; modules that it does not name start at the base.
+            norms: module to the norms of its base weight, one per output channel, ``[d_out]``
+                (``Base.weight_norms``); only methods with ``needs_norms`` look at them.
 
         Raises:
             ProtocolError: the template names no module.

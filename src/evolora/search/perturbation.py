@@ -1,12 +1,12 @@
-"""Low-rank Gaussian perturbations of matrices, and weighted sums of them, from counter-based noise.
+"""Gaussian perturbations of matrices, of low rank or full, and weighted sums of them, from counted noise.
 
 Direction j of a matrix of shape ``[d_out, d_in]`` is
 
     E_j = B_j A_j / sqrt(r),    B_j [d_out, r], A_j [r, d_in] with independent unit normal entries,
 
 so that each entry of E_j has mean 0 and variance 1 at any rank r (Evolution Strategies at the Hyperscale,
-arXiv 2511.16652). Nothing is stored: a direction is made again from (seed, step, j, name of the matrix)
-wherever it is needed.
+arXiv 2511.16652). At full rank E_j has independent unit normal entries itself. Nothing is stored: a direction
+is made again from (seed, step, j, name of the matrix) wherever it is needed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from evolora.adapters import DENSE
 from evolora.adapters.noise import normal
 
 if TYPE_CHECKING:
@@ -102,3 +103,44 @@ class Perturbation:
             left = b.transpose(0, 1).reshape(d_out, -1)
             total.addmm_(left.to(total.device), a.view(-1, d_in).to(total.device))
         return total
+
+
+@dataclass(frozen=True)
+class FullRank:
+    """The same with dense noise: every entry of E_j is its own unit normal deviate.
+
+    Attributes:
+        seed: the search's seed.
+        step: the step it perturbs.
+    """
+
+    seed: int
+    step: int
+    rank: ClassVar[int] = DENSE
+    gain: ClassVar[float] = 1.0
+
+    def factors(self, name: str, shape: tuple[int, int], directions: Sequence[int]) -> tuple[None, Tensor]:
+        """No A, and the directions themselves: ``[n, d_out, d_in]``; see :class:`Perturbation`."""
+        return None, self.dense(name, shape, directions)
+
+    def dense(self, name: str, shape: tuple[int, int], directions: Sequence[int]) -> Tensor:
+        """Some directions of one matrix: ``[n, d_out, d_in]``, float32 on the CPU, unit variance."""
+        import torch
+
+        out = np.empty((len(directions), *shape), np.float32)
+        for i, direction in enumerate(directions):
+            normal(out[i], seed=self.seed, step=self.step, pair=direction, tensor=f"{name}/e")
+        return torch.from_numpy(out)
+
+    def combine(self, name: str, shape: tuple[int, int], weights: Tensor, device: object = "cpu") -> Tensor:
+        """``sum_j weights[j] E_j``: ``[d_out, d_in]`` float32, one direction in memory at a time."""
+        import torch
+
+        total = torch.zeros(shape, device=device)  # type: ignore[call-overload]
+        for direction in weights.nonzero().flatten().tolist():
+            noise = self.dense(name, shape, [direction])[0].to(total.device)
+            total.add_(noise, alpha=float(weights[direction]))
+        return total
+
+
+Noise = Perturbation | FullRank

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evolora.adapters import ModuleSpec, Population, Stack
-from evolora.search.perturbation import Perturbation
+from evolora.search.perturbation import Noise
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,7 +51,7 @@ class Around(Population):
     """What both kinds of perturbed population share: names, parents, groups."""
 
     def __init__(
-        self, specs: Mapping[str, ModuleSpec], ranks: Mapping[str, int], noise: Perturbation, layout: Layout
+        self, specs: Mapping[str, ModuleSpec], ranks: Mapping[str, int], noise: Noise, layout: Layout
     ) -> None:
         self.specs, self.ranks = specs, ranks
         self.noise, self.layout = noise, layout
@@ -61,9 +61,9 @@ class Around(Population):
 
 
 class AroundDelta(Around):
-    """Fresh low-rank noise on dense means.
+    """Fresh noise on dense means.
 
-    Member i computes ``W + D + c_i B_j A_j`` with ``c_i = +-sigma / sqrt(r)``.
+    Member i computes ``W + D +- sigma E_j``; at low rank ``E_j`` stays in factors.
 
     Args:
         specs: shapes of the modules.
@@ -77,7 +77,7 @@ class AroundDelta(Around):
         self,
         specs: Mapping[str, ModuleSpec],
         delta: Mapping[str, Tensor],
-        noise: Perturbation,
+        noise: Noise,
         sigma: float,
         layout: Layout,
     ) -> None:
@@ -99,7 +99,7 @@ class AroundDelta(Around):
 
 
 class AroundFactors(Around):
-    """Low-rank noise on the factors of one adapter.
+    """Noise on the factors of one adapter.
 
     Member i is the adapter ``(B + c_i E_j) (A + c_i' F_j)`` with unit noise E and F.
 
@@ -118,7 +118,7 @@ class AroundFactors(Around):
         specs: Mapping[str, ModuleSpec],
         a: Mapping[str, Tensor],
         b: Mapping[str, Tensor],
-        noise: Perturbation,
+        noise: Noise,
         sigma_b: float,
         sigma_a: Mapping[str, float] | None,
         layout: Layout,

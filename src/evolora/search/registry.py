@@ -10,6 +10,8 @@ from evolora.search.options import unknown
 
 _HOMES = {
     "eggroll": ("evolora.search.eggroll", "Eggroll"),
+    "openai_es": ("evolora.search.openai_es", "OpenAIES"),
+    "mezo": ("evolora.search.mezo", "MeZO"),
     "adamw": ("evolora.search.adamw", "AdamW"),
 }
 

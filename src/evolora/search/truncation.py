@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from evolora.adapters import Factors
+from evolora.adapters import Factors, ModuleSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from evolora.adapters.adapter import Kind
 
 
+TOLERANCE = 0.1  # of the delta's norm, that an adapter of automatic rank may leave out
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # those that vLLM serves
 
 
@@ -67,6 +68,32 @@ def narrow_to(parts: Mapping[str, Truncation], tolerance: float) -> dict[str, Tr
         if relative_error(narrowed.values()) <= tolerance:
             break
     return narrowed
+
+
+def compress(
+    deltas: Mapping[str, Tensor], template: Mapping[str, ModuleSpec], rank: int | None
+) -> tuple[dict[str, Factors], dict[str, Any]]:
+    """Dense deltas as an adapter's modules, and what that leaves out.
+
+    Args:
+        deltas: module to ``[d_out, d_in]``.
+        template: the modules' kinds.
+        rank: of every module; None chooses the smallest of ``RANKS`` that leaves out at most a tenth.
+
+    Returns:
+        The factors, and ``truncation_error`` (relative, Frobenius, over all modules) with ``truncation``
+        (that of each module) for the provenance.
+    """
+    parts = {
+        name: truncate(delta, rank or max(delta.shape), template[name].kind) for name, delta in deltas.items()
+    }
+    if rank is None:
+        parts = narrow_to(parts, TOLERANCE)
+    lost = {
+        "truncation_error": relative_error(parts.values()),
+        "truncation": {name: part.error for name, part in parts.items()},
+    }
+    return {name: part.factors for name, part in parts.items()}, lost
 
 
 def truncate(delta: Tensor, rank: int, kind: Kind = "linear") -> Truncation:

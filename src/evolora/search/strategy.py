@@ -1,0 +1,217 @@
+"""What the evolution strategies on Gaussian noise share: the estimate, the step, the export.
+
+A strategy moves searched matrices M along a weighted sum of the directions that its members tried:
+
+    M <- (1 - lr weight_decay) M + lr sigma / sqrt(n) sum_j w_j E_j
+
+over n directions. A pair's weight is ``w_j = (f+ - f-) / sqrt(2)``, a one-sided member's ``w_j = f_j``, over
+the rms that pure noise gives it. Where the rewards are pure noise the sum has variance n, so the step's RMS
+is ``lr * sigma`` whatever N and the rank of E are, and T steps are a random walk of length ``lr sigma sqrt(T
+d)`` in d dimensions.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from math import sqrt
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from evolora.adapters import Adapter, ModuleSpec, Population
+from evolora.search.factors import check_start
+from evolora.search.method import Method
+from evolora.search.optimiser import descend
+from evolora.search.perturbation import Noise
+from evolora.search.perturbed import Alone, AroundDelta, Layout
+from evolora.search.shaping import Shaping, shape
+from evolora.search.state import Number, State
+from evolora.search.truncation import compress
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_OPTIMISERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "momentum": ("SGD", {"momentum": 0.9}),
+    "adam": ("Adam", {}),
+    "nadam": ("NAdam", {}),
+    "rmsprop": ("RMSprop", {}),
+    "adagrad": ("Adagrad", {}),
+}
+
+
+class Strategy(Method):
+    """An evolution strategy on dense deltas D of the weights, which live outside the frozen base.
+
+    A subclass names its noise; one that searches other matrices than D says which (``_searched``), and how
+    members and adapter come from them.
+    """
+
+    sigma: float = Field(0.02, ge=0, description="Standard deviation of the perturbation of each parameter.")
+    lr: float = Field(
+        1.0, ge=0, description="Step size in units of sigma: the step's RMS is lr * sigma under pure noise."
+    )
+    population: int = Field(32, ge=2, description="Members a step; even for antithetic pairs.")
+    antithetic: bool = Field(True, description="Members come in pairs with opposite perturbations.")
+    shaping: Shaping = Field("pair_rms", description="How rewards become fitness.")
+    decay: Literal["linear", "constant"] = Field("linear", description="How lr falls as the budget is spent.")
+    decay_sigma: bool = Field(False, description="Whether sigma falls with lr.")
+    weight_decay: float = Field(
+        0.0, ge=0, description="Pull towards the base: D (or B) shrinks by lr times this a step."
+    )
+    optimiser: Literal["sgd", "momentum", "adam", "nadam", "rmsprop", "adagrad"] = Field(
+        "sgd", description="What takes the step along the estimate; all but sgd keep dense moments."
+    )
+    export_rank: int | None = Field(
+        None,
+        ge=1,
+        description="Rank of the adapter that comes out. By default, on the weights the smallest of 8 to 512 "
+        "that leaves out at most a tenth (Frobenius); on factors 16, which is the rank searched.",
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.antithetic and self.population % 2:
+            raise ValueError(f"a population of {self.population} has no whole antithetic pairs: make it even")
+        if self.shaping == "pair_rms" and not self.antithetic:
+            raise ValueError("shaping pair_rms needs antithetic pairs: use centred, zscore or ranks")
+        if self.lr * self.weight_decay >= 1:
+            raise ValueError("lr * weight_decay must stay below 1")
+        return self
+
+    @abstractmethod
+    def _noise(self, state: State) -> Noise:
+        """The directions of this step."""
+
+    def init(
+        self,
+        template: Mapping[str, ModuleSpec],
+        seed: int,
+        start: Adapter | None = None,
+        norms: Mapping[str, Tensor] | None = None,
+    ) -> State:
+        """See :meth:`Method.init`; a LoRA of any rank can be the start."""
+        return State(template, seed, tensors=first_deltas(template, start), numbers=first_numbers(start))
+
+    def members(self, state: State) -> int:
+        """How many members a population has: the option ``population``."""
+        return self.population
+
+    def adapter(self, state: State, rank: int | None = None) -> Adapter:
+        """The mean as a LoRA, truncated.
+
+        ``truncation_error`` in the provenance is the relative Frobenius error over all modules,
+        ``truncation`` that of each module.
+        """
+        modules, lost = compress(self._deltas(state), state.template, rank or self.export_rank)
+        return Adapter(modules, name=self.name, provenance=self._provenance(state) | lost)
+
+    def mean(self, state: State) -> Population:
+        """One member at the mean, exactly: the dense deltas, not their truncation."""
+        return Alone(state.template, self._deltas(state))
+
+    def _propose(self, state: State) -> Population:
+        layout = Layout(self.population, self.antithetic)
+        return AroundDelta(
+            state.template, self._deltas(state), self._noise(state), self._sigma(state), layout
+        )
+
+    def _update(self, state: State, rewards: Tensor, progress: float) -> tuple[State, dict[str, float]]:
+        fitness = shape(rewards, self.shaping, antithetic=self.antithetic)
+        weights, active = fitness.values, fitness.active
+        if self.antithetic:
+            weights, active = (weights[0::2] - weights[1::2]) / sqrt(2), active[0::2]
+        weights = weights / (fitness.noise_rms * sqrt(max(1, int(active.sum()))))
+        learning = bool(weights.any())
+        lr, sigma = self.lr * self._left(state), self._sigma(state)
+
+        tensors, numbers, moved = state.tensors, dict(state.numbers), 0.0
+        if learning:
+            tensors, moved = self._moved(state, weights, lr, sigma)
+            numbers["walk"] += (lr * sigma) ** 2 * sum(
+                spec.d_out * spec.d_in for spec in state.template.values()
+            )
+        following = state.after(tensors, numbers, progress)
+        metrics = {
+            "fitness_spread": fitness.values[fitness.active].std(correction=0).item() if learning else 0.0,
+            "update_norm": moved,
+            "delta_norm": self._delta_norm(following),
+            "no_spread": float(not learning),
+            "sigma": sigma,
+            "lr": lr,
+        }
+        if self._walks_on_weights and numbers["from_base"] and numbers["walk"] > 0:
+            metrics["walk_ratio"] = metrics["delta_norm"] / sqrt(numbers["walk"])
+        return following, metrics
+
+    def _moved(
+        self, state: State, weights: Tensor, lr: float, sigma: float
+    ) -> tuple[dict[str, Tensor], float]:
+        """The searched matrices one step on (with the optimiser's memory), and the norm of the step."""
+        noise = self._noise(state)
+        tensors, squares = dict(state.tensors), 0.0
+        for name, unit in self._searched(state).items():
+            old = state.tensor(name)
+            step = noise.combine(name, (old.shape[0], old.shape[1]), weights, old.device)
+            if self.optimiser == "sgd":
+                step *= lr * sigma * unit
+            else:
+                kind, settings = _OPTIMISERS[self.optimiser]
+                settings = settings | {"lr": lr * sigma * unit}
+                new, memory = descend(kind, {name: old}, {name: step.neg_()}, state.tensors, **settings)
+                tensors |= memory
+                step = new[name] - old
+            squares += step.norm().item() ** 2
+            kept = 1 - lr * self.weight_decay if name in self._decaying(state) else 1
+            tensors[name] = step.add_(old, alpha=kept)
+        return tensors, sqrt(squares)
+
+    def _searched(self, state: State) -> dict[str, float]:
+        """The matrices that are searched, with the unit of their noise."""
+        return dict.fromkeys(state.template, 1.0)
+
+    def _decaying(self, state: State) -> set[str]:
+        return set(state.template)
+
+    def _left(self, state: State) -> float:
+        return 1 - state.progress if self.decay == "linear" else 1.0
+
+    def _sigma(self, state: State) -> float:
+        return self.sigma * (self._left(state) if self.decay_sigma else 1.0)
+
+    @property
+    def _walks_on_weights(self) -> bool:
+        """Whether a random walk of the searched matrices is one of the weights."""
+        return True
+
+    def _deltas(self, state: State) -> dict[str, Tensor]:
+        return {name: state.tensor(name) for name in state.template}
+
+    def _delta_norm(self, state: State) -> float:
+        return sqrt(sum(delta.norm().item() ** 2 for delta in self._deltas(state).values()))
+
+    def _provenance(self, state: State) -> dict[str, Any]:
+        return {"method": self.name, "seed": state.seed, "steps": state.step} | self.model_dump()
+
+
+def first_deltas(template: Mapping[str, ModuleSpec], start: Adapter | None) -> dict[str, Tensor]:
+    """The dense delta of each module before the first step: the start's, or zero.
+
+    Raises:
+        ProtocolError: see ``check_start``.
+        AdapterError: see ``check_start``.
+    """
+    import torch
+
+    check_start(template, start)
+    given = {} if start is None else start.modules
+    return {
+        name: given[name].delta().float() if name in given else torch.zeros(spec.d_out, spec.d_in)
+        for name, spec in template.items()
+    }
+
+
+def first_numbers(start: Adapter | None) -> dict[str, Number]:
+    """What a strategy counts from: the length of its walk, and whether that began at the base."""
+    return {"walk": 0.0, "from_base": int(start is None)}
