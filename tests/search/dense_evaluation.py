@@ -10,9 +10,9 @@ def dense_members(population, members=None):
     members = range(len(population)) if members is None else members
     dense = {}
     for name, stack in population.block(list(members)).items():
-        size = len(members) // len(stack.a)
-        a, b = stack.a.repeat_interleave(size, dim=0), stack.b.repeat_interleave(size, dim=0)
-        delta = b @ a
+        size = len(members) // len(stack.b)
+        delta = stack.b if stack.a is None else stack.b @ stack.a
+        delta = delta.repeat_interleave(size, dim=0)
         if stack.coefficient is not None:
             delta = stack.coefficient[:, None, None] * delta
         dense[name] = delta + population.shared[name] if name in population.shared else delta

@@ -10,11 +10,13 @@ from dense_evaluation import (
     random_target,
 )
 
-from evolora.adapters import Adapter, Factors
+from evolora.adapters import DENSE, Adapter, Factors
 from evolora.errors import AdapterError, ProtocolError
 from evolora.search import GradientMethod, Method, from_checkpoint, make_method, methods, to_checkpoint
 
 TEMPLATE = matrices((6, 10), (8, 5), (6, 10))
+WEIGHTS = random_target(TEMPLATE, 8, 0.1, seed=9)  # of the base, for methods that rescale them
+NORMS = {name: weight.norm(dim=1) for name, weight in WEIGHTS.items()}
 EXAMPLES = [("1", " a"), ("2", " b"), ("3", " c")]
 
 # every registered method must stand here with the settings under which it solves the two targets below
@@ -27,9 +29,16 @@ SOLVERS = [
     ("eggroll", {"sigma": 0.02, "lr": 0.1, "optimiser": "momentum", "weight_decay": 1e-3}),
     ("eggroll", {"sigma": 0.05, "lr": 0.8, "space": "factors", "export_rank": 10}),
     ("eggroll", {"sigma": 0.05, "lr": 0.8, "space": "factors", "factors": "ab", "export_rank": 4, "rank": 2}),
+    ("openai_es", {"sigma": 0.02, "lr": 0.4, "decay": "linear"}),
+    ("openai_es", {"sigma": 0.02, "lr": 0.4, "antithetic": True, "shaping": "pair_rms", "population": 8}),
+    ("mezo", {"sigma": 0.01, "lr": 2e-3}),
+    ("mezo", {"sigma": 0.01, "lr": 2e-2, "space": "factors", "rank": 10}),
     ("adamw", {"lr": 0.02, "rank": 4}),
     ("adamw", {"lr": 0.02, "rank": 4, "micro_batch": 1, "weight_decay": 1e-3}),
 ]
+# the rewards' unit matters to these: a scaled reward takes a scaled step
+SCALED = {"mezo"}
+PAIRS_ONLY = {"mezo"}  # two members and no more
 IDS = [f"{name}-{'-'.join(str(v) for v in options.values())}" for name, options in SOLVERS]
 REWARD_ONLY = [(name, options) for name, options in SOLVERS if issubclass(methods()[name], Method)]
 REWARD_IDS = [
@@ -37,6 +46,9 @@ REWARD_IDS = [
 ]
 
 every_method = pytest.mark.parametrize(("name", "options"), SOLVERS, ids=IDS)
+every_crowd = pytest.mark.parametrize(
+    ("name", "options"), [(name, options) for name, options in REWARD_ONLY if name not in PAIRS_ONLY]
+)
 every_search = pytest.mark.parametrize(("name", "options"), REWARD_ONLY, ids=REWARD_IDS)
 
 
@@ -46,8 +58,12 @@ def advance(method, state, target, progress):
     return method.tell(state, quadratic_rewards(method.ask(state), target), progress)
 
 
+def begin(method, seed=0, start=None):
+    return method.init(TEMPLATE, seed, start, NORMS if method.needs_norms else None)
+
+
 def run(method, target, steps, seed=0, state=None, total=None):
-    state = method.init(TEMPLATE, seed) if state is None else state
+    state = begin(method, seed) if state is None else state
     for step in range(state.step, steps):
         state, _ = advance(method, state, target, (step + 1) / (total or steps))
     return state
@@ -105,7 +121,7 @@ def test_a_checkpoint_between_ask_and_tell_continues_bit_for_bit(name, options):
 @pytest.mark.parametrize("rank", [1, 3], ids=["rank-1 target", "rank-3 target"])
 def test_it_improves_a_matrix_target(name, options, rank):
     method, target = make_method(name, **options), random_target(TEMPLATE, rank, 0.1)
-    start = distance(method.mean(method.init(TEMPLATE, 0)), target)
+    start = distance(method.mean(begin(method)), target)
     assert distance(method.mean(run(method, target, 150)), target) < 0.25 * start
 
 
@@ -137,8 +153,8 @@ def test_an_adapter_at_a_lower_rank_states_its_error(name, options):
 def test_it_starts_at_the_base_or_at_a_given_adapter(name, options):
     method, module = make_method(name, **options), next(iter(TEMPLATE))
     given = Adapter({module: Factors(torch.randn(2, 10), torch.randn(6, 2), scale=0.5)})
-    assert all(not delta.any() for delta in dense_members(method.mean(method.init(TEMPLATE, 0))).values())
-    mean = dense_members(method.mean(method.init(TEMPLATE, 0, given)))
+    assert all(not delta.any() for delta in dense_members(method.mean(begin(method))).values())
+    mean = dense_members(method.mean(begin(method, start=given)))
     torch.testing.assert_close(mean[module][0], given.modules[module].delta())
     assert all(not delta.any() for other, delta in mean.items() if other != module)
 
@@ -155,7 +171,7 @@ def test_it_starts_at_the_base_or_at_a_given_adapter(name, options):
 )
 def test_a_start_that_does_not_fit_is_refused(name, options, start):
     with pytest.raises(AdapterError, match="start"):
-        make_method(name, **options).init(TEMPLATE, 0, start)
+        begin(make_method(name, **options), start=start)
 
 
 @every_method
@@ -178,7 +194,7 @@ def test_a_progress_outside_the_budget_is_refused(name, options):
     method, target = make_method(name, **options), random_target(TEMPLATE, 1, 0.05)
     for progress in (-0.1, 1.1, float("nan")):
         with pytest.raises(ProtocolError, match="progress"):
-            advance(method, method.init(TEMPLATE, 0), target, progress)
+            advance(method, begin(method), target, progress)
 
 
 @every_search
@@ -195,10 +211,10 @@ def test_constant_rewards_change_nothing_and_are_reported(name, options):
         assert after.step == state.step + 1
 
 
-@every_search
+@every_crowd
 def test_a_member_without_values_counts_as_absent_not_as_zero(name, options):
     method = make_method(name, **options)
-    state = method.init(TEMPLATE, 0)
+    state = begin(method)
     rewards = random_rewards(method, state)
     rewards[4:6] = 50.0
     outcomes = []
@@ -220,14 +236,17 @@ def test_a_member_without_values_counts_as_absent_not_as_zero(name, options):
 @every_search
 def test_single_missing_values_are_survived_and_counted(name, options):
     method = make_method(name, **options)
-    state = method.init(TEMPLATE, 0)
+    state = begin(method)
     rewards = random_rewards(method, state)
-    rewards[0, 1] = rewards[3, 4] = rewards[7, 0] = float("nan")
+    members = method.members(state)
+    gone = {(0, 1), (3 % members, 4), (7 % members, 0)}
+    for member, prompt in gone:
+        rewards[member, prompt] = float("nan")
     rewards[:, 2] = float("nan")
     method.ask(state)
     after, metrics = method.tell(state, rewards)
     assert metrics["failed"] == 0
-    assert metrics["missing"] == 3 + method.members(state)
+    assert metrics["missing"] == len(gone) + members
     assert changed(method, state, after)
     assert all(bool(value.isfinite().all()) for value in after.tensors.values())
 
@@ -247,7 +266,7 @@ def test_rewards_that_are_all_missing_change_nothing(name, options):
 @every_search
 def test_sigma_zero_gives_identical_members_and_no_step(name, options):
     method = make_method(name, **options | {"sigma": 0.0})
-    state = method.init(TEMPLATE, 0, Adapter({"layer.0.proj": Factors(torch.ones(1, 10), torch.ones(6, 1))}))
+    state = begin(method, start=Adapter({"layer.0.proj": Factors(torch.ones(1, 10), torch.ones(6, 1))}))
     for delta in dense_members(method.ask(state)).values():
         assert all(torch.equal(delta[0], other) for other in delta)
     after, _ = method.tell(state, random_rewards(method, state))
@@ -260,7 +279,7 @@ def test_sigma_zero_gives_identical_members_and_no_step(name, options):
 @every_search
 def test_calls_out_of_order_are_refused_by_name(name, options):
     method = make_method(name, **options)
-    state = method.init(TEMPLATE, 0)
+    state = begin(method)
     rewards = random_rewards(method, state)
     with pytest.raises(ProtocolError, match="tell before ask"):
         method.tell(state, rewards)
@@ -275,7 +294,7 @@ def test_calls_out_of_order_are_refused_by_name(name, options):
 @every_search
 def test_rewards_of_a_wrong_shape_are_refused_and_may_be_told_again(name, options):
     method = make_method(name, **options)
-    state = method.init(TEMPLATE, 0)
+    state = begin(method)
     members = method.members(state)
     method.ask(state)
     for shape in [
@@ -306,8 +325,8 @@ def test_a_block_of_all_members_equals_blocks_of_one_bit_for_bit(name, options):
     population = method.ask(run(method, random_target(TEMPLATE, 1, 0.05), 2, total=5))
     members = len(population)
     whole = dense_members(population)
-    for order in ([[i] for i in range(members)], [[members - 1, 0, 3]], [[2, 3, 4, 5], [1, 2]]):
-        for some in order:
+    for order in ([[i] for i in range(members)], [[-1, 0, 3]], [[2, 3, 4, 5], [1, 2]]):
+        for some in ([i % members for i in part] for part in order):
             for module, delta in dense_members(population, some).items():
                 assert torch.equal(delta, whole[module][some])
 
@@ -315,26 +334,30 @@ def test_a_block_of_all_members_equals_blocks_of_one_bit_for_bit(name, options):
 @every_search
 def test_selected_members_compute_what_they_compute_in_the_population(name, options):
     method = make_method(name, **options)
-    population = method.ask(method.init(TEMPLATE, 0))
+    population = method.ask(begin(method))
     whole = dense_members(population)
-    for module, delta in dense_members(population.select([5, 2])).items():
-        assert torch.equal(delta, whole[module][[5, 2]])
+    some = [5 % len(population), 2 % len(population)]
+    for module, delta in dense_members(population.select(some)).items():
+        assert torch.equal(delta, whole[module][some])
 
 
 @every_search
 def test_blocks_keep_the_promised_shapes(name, options):
     method = make_method(name, **options)
-    population = method.ask(method.init(TEMPLATE, 0))
-    assert len(population) == method.members(method.init(TEMPLATE, 0)) == len(set(population.ids))
+    population = method.ask(begin(method))
+    assert len(population) == method.members(begin(method)) == len(set(population.ids))
     assert len(population.parents) == len(population)
     members = list(range(0, len(population) - len(population) % population.group))
     for module, stack in population.block(members).items():
         spec = TEMPLATE[module]
-        assert stack.a.shape[1:] == (population.ranks[module], spec.d_in)
-        assert stack.b.shape[1:] == (spec.d_out, population.ranks[module])
-        assert len(stack.a) == len(stack.b)
-        assert len(members) % len(stack.a) == 0
-        assert stack.a.dtype == stack.b.dtype == torch.float32
+        dense = population.ranks[module] == DENSE
+        assert dense == (stack.a is None)
+        assert stack.b.shape[1:] == (spec.d_out, spec.d_in if dense else population.ranks[module])
+        if stack.a is not None:
+            assert stack.a.shape == (len(stack.b), population.ranks[module], spec.d_in)
+            assert stack.a.dtype == torch.float32
+        assert len(members) % len(stack.b) == 0
+        assert stack.b.dtype == torch.float32
         assert stack.coefficient is None or stack.coefficient.shape == (len(members),)
         assert stack.kind == spec.kind
 
@@ -342,18 +365,18 @@ def test_blocks_keep_the_promised_shapes(name, options):
 @every_search
 def test_asking_twice_gives_the_same_population(name, options):
     method = make_method(name, **options)
-    state = method.init(TEMPLATE, 0)
+    state = begin(method)
     one, two = dense_members(method.ask(state)), dense_members(method.ask(state))
     assert all(torch.equal(one[module], two[module]) for module in one)
 
 
 @every_search
-def test_a_shift_and_a_scale_of_the_rewards_change_no_step(name, options):
+def test_the_level_and_the_unit_of_the_rewards_change_no_step(name, options):
     method = make_method(name, **options)
-    state = method.init(TEMPLATE, 0)
+    state = begin(method)
     rewards = random_rewards(method, state)
     outcomes = []
-    for told in (rewards, rewards * 8 + 4):
+    for told in (rewards, rewards * (1 if name in SCALED else 8) + 4):
         method.ask(state)
         outcomes.append(dense_members(method.mean(method.tell(state, told)[0])))
     for module in TEMPLATE:
@@ -363,7 +386,7 @@ def test_a_shift_and_a_scale_of_the_rewards_change_no_step(name, options):
 @every_search
 def test_the_journal_gets_what_the_contract_names(name, options):
     method = make_method(name, **options)
-    state = method.init(TEMPLATE, 0)
+    state = begin(method)
     rewards = random_rewards(method, state)
     method.ask(state)
     _, metrics = method.tell(state, rewards)
