@@ -1,14 +1,19 @@
-"""Runs the full bench and leaves its record: python benchmarks/throughput.py [--quick] [OUT.json].
+"""Runs the full bench and leaves its record.
+
+    python benchmarks/throughput.py [--quick] [--only KIND] [OUT.json]
 
 The record goes to results/bench/throughput.json unless another file is named: the rows that docs quote come
-from there.
+from there. With ``--only`` the rows of one kind (forward, generation, prefix, step, memory) are measured
+again and take the place of the old ones; each row says when it began.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,25 +27,37 @@ OUT = Path(__file__).resolve().parents[1] / "results" / "bench" / "throughput.js
 MODEL = "smollm2-135m"
 
 
-def main(arguments: list[str]) -> None:
-    quick = "--quick" in arguments
-    names = [argument for argument in arguments if not argument.startswith("-")]
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=("forward", "generation", "prefix", "step", "memory"))
+    parser.add_argument("out", nargs="?", type=Path, default=OUT)
+    given = parser.parse_args()
     made_with = provenance.collect()
-    out = Path(names[0]) if names else OUT
-    out.parent.mkdir(parents=True, exist_ok=True)
-    measured = []
-    for dtype in plan.dtypes(None, quick=quick):
-        measured.append(throughput.run(load_base(MODEL, dtype=dtype), quick, make_progress()))
+    kept = []
+    if given.only:
+        kept = [row for row in json.loads(given.out.read_text())["rows"] if row["kind"] != given.only]
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    measured: list[dict[str, Any]] = []
+    whole = plan.QUICK if given.quick else plan.FULL
+    for dtype in plan.dtypes(None, quick=given.quick):
+        cases = tuple(case for case in whole.of(dtype) if given.only in (None, case.kind))
+        if not cases:
+            continue
+        some = replace(whole, cases=cases, half=cases)
+        found = throughput.run(load_base(MODEL, dtype=dtype), progress=make_progress(), plan=some)
+        began = {"began": made_with["started"]}
+        measured.append({**found, "rows": [row | began for row in found["rows"]]})
         record = {
             "name": "throughput",
             "model": MODEL,
-            "quick": quick,
-            "provenance": made_with | {"argv": ["benchmarks/throughput.py", *arguments]},
+            "quick": given.quick,
+            "provenance": made_with,
             "torch_threads": torch.get_num_threads(),
-            **throughput.join(measured),
+            **throughput.join([{"rows": kept}, *measured]),
         }
-        atomic.write_atomically(out, json.dumps(plain(record), indent=1) + "\n")
+        atomic.write_atomically(given.out, json.dumps(plain(record), indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

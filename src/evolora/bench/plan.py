@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from evolora.errors import ConfigError
 
@@ -23,6 +24,7 @@ class ForwardCase:
         peers: whether PEFT and the loops run too.
     """
 
+    kind: ClassVar[str] = "forward"
     members: int
     rows: int
     tokens: int
@@ -36,6 +38,7 @@ class ForwardCase:
 class GenerationCase:
     """Greedy decoding of ``rows`` prompts by each of ``members`` members; see ``ForwardCase``."""
 
+    kind: ClassVar[str] = "generation"
     members: int
     rows: int
     rank: int
@@ -52,6 +55,7 @@ class PrefixCase:
         shares: the adapted part of the layers, from the top; each gives a row.
     """
 
+    kind: ClassVar[str] = "prefix"
     members: int
     rows: int
     tokens: int
@@ -64,6 +68,7 @@ class PrefixCase:
 class MemoryCase:
     """Peak memory of a process that scores ``members`` members against one that scores ``against``."""
 
+    kind: ClassVar[str] = "memory"
     members: int
     against: int
     rows: int
@@ -76,6 +81,7 @@ class MemoryCase:
 class StepCase:
     """A whole EGGROLL step on ``rows`` prompts with answers: ask, score by log-likelihood, tell."""
 
+    kind: ClassVar[str] = "step"
     members: int
     rows: int
     rank: int
@@ -129,6 +135,7 @@ FULL = Plan(
         GenerationCase(64, 1, rank=4, new_tokens=6, looped=4),
         GenerationCase(16, 4, rank=8, new_tokens=6, looped=4, targets="attention"),
         PrefixCase(16, 1, 64, rank=4),
+        PrefixCase(64, 1, 64, rank=4),
         StepCase(8, 8, rank=1),
         MemoryCase(256, against=16, rows=1, tokens=32, rank=8),
     ),
@@ -137,6 +144,7 @@ FULL = Plan(
         ForwardCase(64, 1, 16, rank=8, looped=8),
         GenerationCase(64, 1, rank=4, new_tokens=6, looped=4),
         PrefixCase(16, 1, 64, rank=4),
+        PrefixCase(64, 1, 64, rank=4),
         StepCase(8, 8, rank=1),
     ),
 )
