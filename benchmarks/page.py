@@ -40,15 +40,17 @@ TABLES = {
 }
 
 
-INTRODUCTION = """Ratios from one run of `benchmarks/throughput.py` ({cpu}, {threads} threads, torch {torch},
-transformers {transformers}, PEFT {peft}, the bundled model). The record is `results/bench/throughput.json`; this
-page is made from it by `benchmarks/page.py`. `evolora bench` measures the same on your machine. Fractions of the
-base: 1 is the plain base on as many rows. Ratios to others: above 1, ours is faster."""
-LIMITS = """- In bfloat16 a search on the weights pays for its mean: `x D^T` is a product as large as the base's own,
-  because a sum in half precision would swallow a small mean. That is the cost of the bfloat16 step above. In
-  float32 the two are one.
-- Many members of one short row each leave the base's own products small: the fraction of the base falls, most in
-  bfloat16, while the lead over the peers grows.
+INTRODUCTION = """\
+Ratios from one run of `benchmarks/throughput.py` ({cpu}, {threads} threads, torch {torch}, transformers
+{transformers}, PEFT {peft}, the bundled model). The record is `results/bench/throughput.json`; this
+page is made from it by `benchmarks/page.py`. `evolora bench` measures the same on your machine.
+Fractions of the base: 1 is the plain base on as many rows. Ratios to others: above 1, ours is faster."""
+LIMITS = """\
+- In bfloat16 a search on the weights pays for its mean: `x D^T` is a product as large as the base's
+  own, because a sum in half precision would swallow a small mean. That is the cost of the bfloat16 step
+  above. In float32 the two are one.
+- Many members of one short row each leave the base's own products small: the fraction of the base
+  falls, most in bfloat16, while the lead over the peers grows.
 - On two threads the making of the noise runs on one.
 - No GPU has run this yet."""
 
