@@ -30,6 +30,7 @@ def command(
     model: Model = "smollm2-135m",
     reward: Annotated[str | None, typer.Option("--reward", help="The task's own if not given.")] = None,
     stop: Annotated[str | None, typer.Option("--stop", help="Ends an answer, as '\\n'.")] = None,
+    shots: Annotated[int, typer.Option("--shots", min=0, help="Solved examples before each prompt.")] = 0,
     split: Annotated[str, typer.Option("--split", help="train, validation or test.")] = "test",
     seed: Seed = 0,
     dtype: Dtype = "float32",
@@ -56,7 +57,7 @@ def command(
         from evolora.problems import answer_length, difference, evaluate, load_reward
         from evolora.tasks import load_task
 
-        loaded = load_task(task, seed=seed, stop=read_escapes(stop))
+        loaded = load_task(task, seed=seed, stop=read_escapes(stop), shots=shots)
         if threads is not None:
             torch.set_num_threads(threads)
         with contextlib.closing(load_reward(reward or loaded.reward)) as judge:

@@ -14,6 +14,7 @@ from evolora.tasks.facts import FACTS
 from evolora.tasks.files import load_file
 from evolora.tasks.lists import LISTS
 from evolora.tasks.procedural import Sized, Subtask, draw_splits
+from evolora.tasks.shots import with_shots
 from evolora.tasks.sentiment import DESCRIPTION, HUB_NAME, load_sentiment
 from evolora.tasks.strings import STRINGS
 from evolora.tasks.task import Split, Task
@@ -32,6 +33,7 @@ def load_task(
     validation: int | None = None,
     test: int | None = None,
     stop: str | None = None,
+    shots: int = 0,
 ) -> Task:
     """Loads a task.
 
@@ -44,13 +46,14 @@ def load_task(
         validation: how many validation prompts; by default 200 or all.
         test: how many test prompts; by default 200 or all.
         stop: a text that ends an answer, in the place of the task's own.
+        shots: how many solved training prompts stand in front of every prompt.
 
     Raises:
         TaskError: an unknown name (the known ones are listed), a bad file, too few prompts for the sizes.
     """
     sizes: dict[Split, int | None] = {"train": train, "validation": validation, "test": test}
     task = _named(str(spec).strip(), sizes, seed)
-    return task if stop is None else replace(task, stop=stop)
+    return with_shots(task if stop is None else replace(task, stop=stop), shots)
 
 
 def _named(name: str, sizes: dict[Split, int | None], seed: int) -> Task:
