@@ -210,3 +210,15 @@ def test_no_dense_delta_is_ever_formed():
     assert geo.cosine(a, b) == pytest.approx(-1)
     assert geo.distance(a, b) == pytest.approx(3 * wide)
     assert float(geo.spectrum(b.modules["q"])[0]) == pytest.approx(2 * wide)
+
+
+@pytest.mark.parametrize("rank", [1, 4])
+def test_one_a_under_many_names_gives_the_norms_of_copies(rank):
+    generator = torch.Generator().manual_seed(rank)
+    weight, a = torch.randn(6, 30, generator=generator), torch.randn(rank, 30, generator=generator)
+    b = torch.randn(5, 6, rank, generator=generator)
+    shared = geo.weight_norms(weight, a.expand(5, -1, -1), b)
+    torch.testing.assert_close(shared, geo.weight_norms(weight, a.repeat(5, 1, 1), b), rtol=1e-6, atol=0)
+    torch.testing.assert_close(shared, (weight + b @ a).norm(dim=-1), rtol=1e-5, atol=0)
+    alone = torch.stack([geo.weight_norms(weight, a, one) for one in b])
+    assert torch.equal(shared, alone)

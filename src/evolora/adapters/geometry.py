@@ -122,7 +122,8 @@ def weight_norms(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
     Args:
         weight: the frozen ``[d_out, d_in]`` (a Conv1D's or an embedding's transposed).
-        a: ``[r, d_in]``, or a stack ``[g, r, d_in]``.
+        a: ``[r, d_in]``, or a stack ``[g, r, d_in]``. Where that is one A under g names (``expand``), its
+            products with W and itself are computed once.
         b: ``[d_out, r]`` or ``[g, d_out, r]``, the scale folded in.
 
     Returns:
@@ -131,10 +132,15 @@ def weight_norms(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
     import torch
 
     stacked_a, stacked_b = (a, b) if a.ndim == 3 else (a[None], b[None])
+    if stacked_a.stride(0) == 0:
+        stacked_a = stacked_a[:1]
     groups, rank, d_in = stacked_a.shape
     weight = weight.to(a.dtype)
     cross = (
-        (weight @ stacked_a.reshape(groups * rank, d_in).T).view(-1, groups, rank).transpose(0, 1).double()
+        (weight @ stacked_a.reshape(groups * rank, d_in).T)
+        .view(len(weight), groups, rank)
+        .transpose(0, 1)
+        .double()
     )
     wide = stacked_b.double()
     square = torch.linalg.vector_norm(weight, dim=1, dtype=torch.float64).square()

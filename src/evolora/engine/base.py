@@ -114,9 +114,13 @@ class Base:
     def weight_norms(self, paths: Iterable[str]) -> dict[str, Tensor]:
         """The norm of each output channel of some modules' weights, float32 ``[d_out]`` on the CPU.
 
+        To the bit those that the engine divides by where ``B A = 0``: DoRA then starts exactly at the base.
+
         Raises:
             ModelError: a module is quantised: its weight is no plain float matrix.
         """
+        from evolora.adapters.geometry import weight_norms
+
         norms = {}
         for path in paths:
             weight = plain_weight(self.model.get_submodule(path))
@@ -126,7 +130,9 @@ class Base:
                     where=path,
                     mend="load the base unquantised, or choose a method without magnitudes",
                 )
-            norms[path] = weight.float().norm(dim=1).cpu()
+            weight = weight.float()
+            nothing = weight.new_zeros(0, weight.shape[1]), weight.new_zeros(len(weight), 0)
+            norms[path] = weight_norms(weight, *nothing).cpu()
         return norms
 
     def embedding_scale(self, path: str) -> float:

@@ -15,6 +15,7 @@ from evolora.engine.structure import embedding_scale, plain_weight
 from evolora.errors import ModelError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from evolora.engine.base import Base
@@ -66,7 +67,7 @@ def prepare(base: Base, stacks: Mapping[str, Stack], shared: Mapping[str, Shared
         int, Tensor
     ] = {}  # one tensor stays one tensor: modules that share an input compare them
     for path, stack in stacks.items():
-        a = None if stack.a is None else stack.a.to(base.device)
+        a = None if stack.a is None else _onto(base.device, stack.a)
         b = stack.b.to(base.device)
         gain = None
         if stack.magnitude is not None:
@@ -91,7 +92,7 @@ def prepare(base: Base, stacks: Mapping[str, Stack], shared: Mapping[str, Shared
 
 
 def take(terms: Mapping[str, Term], members: Tensor) -> dict[str, Term]:
-    """The terms of some members of the block, each a group of its own."""
+    """The terms of some members of the block, each a group of its own where the block has several."""
     coefficients = {id(term.coefficient): term.coefficient for term in terms.values()}
     chosen = {key: None if c is None else c[members] for key, c in coefficients.items()}
     taken = {}
@@ -99,9 +100,16 @@ def take(terms: Mapping[str, Term], members: Tensor) -> dict[str, Term]:
         size = 1 if term.coefficient is None else len(term.coefficient) // len(term.b)
         gain = None if term.gain is None else term.gain[members]
         groups = members // size
+        # factors that all members share are shared by those that stay
+        groups = groups[:1] if len(term.b) == 1 else groups
         a = None if term.a is None else term.a[groups]
         taken[path] = Term(a, term.b[groups], chosen[id(term.coefficient)], gain, term.kind)
     return taken
+
+
+def _onto(device: torch.device, a: Tensor) -> Tensor:
+    """Moves A; one that all members share (``expand``) travels once and stays one."""
+    return a[:1].to(device).expand(a.shape) if a.stride(0) == 0 else a.to(device)
 
 
 def _gain(base: Base, path: str, stack: Stack, a: Tensor, b: Tensor) -> Tensor:

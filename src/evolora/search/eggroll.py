@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from evolora.adapters import Adapter, ModuleSpec, Population, as_population
-from evolora.search.factors import assemble, bound, first_factors, product_norm
+from evolora.search.factors import assemble, bound, first_factors, product_norm, split
 from evolora.search.perturbation import Perturbation
 from evolora.search.perturbed import AroundFactors, Layout, factor_names
 from evolora.search.state import State
-from evolora.search.strategy import Strategy, first_numbers
+from evolora.search.strategy import Searched, Strategy, first_numbers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,7 +65,7 @@ class Eggroll(Strategy):
         """The mean as a LoRA: exact on factors (unless ``rank`` is below theirs), truncated on the weights."""
         if self.space == "weights" or (rank is not None and rank < self._factor_rank):
             return super().adapter(state, rank)
-        a, b = self._split(state)
+        a, b = split(state)
         return Adapter(assemble(state.template, a, b), name=self.name, provenance=self._provenance(state))
 
     def mean(self, state: State) -> Population:
@@ -75,7 +75,7 @@ class Eggroll(Strategy):
     def _propose(self, state: State) -> Population:
         if self.space == "weights":
             return super()._propose(state)
-        a, b = self._split(state)
+        a, b = split(state)
         sigma = self._sigma(state)
         sigma_a = (
             None
@@ -88,17 +88,18 @@ class Eggroll(Strategy):
     def _noise(self, state: State) -> Perturbation:
         return Perturbation(state.seed, state.step, self.rank)
 
-    def _searched(self, state: State) -> dict[str, float]:
+    def _searched(self, state: State) -> dict[str, Searched]:
         if self.space == "weights":
             return super()._searched(state)
-        units: dict[str, float] = {}
+        found, noise = {}, self._noise(state)
+        lr = self._lr(state)
+        step = lr * self._sigma(state)
         for name, spec in state.template.items():
             key_a, key_b = factor_names(name)
-            units |= {key_b: 1.0} if self.factors == "b" else {key_a: bound(spec), key_b: 1.0}
-        return units
-
-    def _decaying(self, state: State) -> set[str]:
-        return {name if self.space == "weights" else factor_names(name)[1] for name in state.template}
+            if self.factors == "ab":
+                found[key_a] = Searched(noise, step * bound(spec))
+            found[key_b] = Searched(noise, step, 1 - lr * self.weight_decay)
+        return found
 
     @property
     def _walks_on_weights(self) -> bool:
@@ -108,16 +109,11 @@ class Eggroll(Strategy):
     def _factor_rank(self) -> int:
         return self.export_rank or 16
 
-    def _split(self, state: State) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        keys = {name: factor_names(name) for name in state.template}
-        a = {name: state.tensor(key) for name, (key, _) in keys.items()}
-        return a, {name: state.tensor(key) for name, (_, key) in keys.items()}
-
     def _deltas(self, state: State) -> dict[str, Tensor]:
         if self.space == "weights":
             return super()._deltas(state)
-        a, b = self._split(state)
+        a, b = split(state)
         return {name: b[name] @ a[name] for name in state.template}
 
     def _delta_norm(self, state: State) -> float:
-        return product_norm(*self._split(state)) if self.space == "factors" else super()._delta_norm(state)
+        return product_norm(*split(state)) if self.space == "factors" else super()._delta_norm(state)

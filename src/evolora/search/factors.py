@@ -9,17 +9,25 @@ from typing import TYPE_CHECKING
 from evolora.adapters import Adapter, Factors, ModuleSpec
 from evolora.adapters.noise import uniform
 from evolora.errors import AdapterError, ProtocolError
+from evolora.search.perturbed import factor_names
+from evolora.search.state import State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def check_start(template: Mapping[str, ModuleSpec], start: Adapter | None) -> None:
+def check_start(template: Mapping[str, ModuleSpec], start: Adapter | None, *, dora: bool = False) -> None:
     """Refuses a template without modules and a start that does not fit it.
+
+    Args:
+        template: the shapes of the searched modules.
+        start: the adapter to start from, if any.
+        dora: whether it must have DoRA's magnitudes; otherwise it must have none.
 
     Raises:
         ProtocolError: the template names no module.
-        AdapterError: the start names a module that the template lacks, has another shape, or is DoRA.
+        AdapterError: the start names a module that the template lacks, has another shape, or is a DoRA where
+            a LoRA is wanted, or the other way round.
     """
     if not template:
         raise ProtocolError(
@@ -34,14 +42,20 @@ def check_start(template: Mapping[str, ModuleSpec], start: Adapter | None) -> No
             )
         if factors.spec != template[name]:
             raise AdapterError(f"the start adapter has {factors.spec}, the base {template[name]}", where=name)
-        if factors.magnitude is not None:
+        if (factors.magnitude is not None) != dora:
+            given, wanted = ("LoRA", "DoRA adapter") if dora else ("DoRA adapter", "LoRA")
             raise AdapterError(
-                "a DoRA adapter cannot be the start of this method", where=name, mend="give a LoRA"
+                f"a {given} cannot be the start of this method", where=name, mend=f"give a {wanted}"
             )
 
 
 def first_factors(
-    template: Mapping[str, ModuleSpec], rank: int, seed: int, start: Adapter | None = None
+    template: Mapping[str, ModuleSpec],
+    rank: int,
+    seed: int,
+    start: Adapter | None = None,
+    *,
+    dora: bool = False,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """A ``[r, d_in]`` and B ``[d_out, r]`` of each module, float32, scale 1.
 
@@ -56,7 +70,7 @@ def first_factors(
     import numpy as np
     import torch
 
-    check_start(template, start)
+    check_start(template, start, dora=dora)
     a: dict[str, Tensor] = {}
     b: dict[str, Tensor] = {}
     for name, spec in template.items():
@@ -79,6 +93,13 @@ def first_factors(
 def bound(spec: ModuleSpec) -> float:
     """The largest absolute entry of a random A."""
     return 1.0 if spec.kind == "embedding" else 1 / sqrt(spec.d_in)
+
+
+def split(state: State) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """A and B of each module, where a state holds them under ``factor_names``."""
+    keys = {name: factor_names(name) for name in state.template}
+    a = {name: state.tensor(key) for name, (key, _) in keys.items()}
+    return a, {name: state.tensor(key) for name, (_, key) in keys.items()}
 
 
 def product_norm(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from evolora.adapters import Adapter, ModuleSpec, Population, as_population
-from evolora.search.factors import assemble, first_factors, product_norm
+from evolora.search.factors import assemble, first_factors, product_norm, split
 from evolora.search.method import Method
 from evolora.search.perturbation import FullRank
 from evolora.search.perturbed import Alone, AroundDelta, AroundFactors, Layout, factor_names
@@ -81,7 +81,7 @@ class MeZO(Method):
         } | self.model_dump()
         rank = rank or self.export_rank
         if self.space == "factors" and (rank is None or rank >= self.rank):
-            return Adapter(assemble(state.template, *self._split(state)), self.name, provenance=provenance)
+            return Adapter(assemble(state.template, *split(state)), self.name, provenance=provenance)
         modules, lost = compress(self._deltas(state), state.template, rank)
         return Adapter(modules, name=self.name, provenance=provenance | lost)
 
@@ -89,14 +89,14 @@ class MeZO(Method):
         """One member at M, exactly."""
         if self.space == "weights":
             return Alone(state.template, self._deltas(state))
-        return as_population(Adapter(assemble(state.template, *self._split(state)), name="mean"))
+        return as_population(Adapter(assemble(state.template, *split(state)), name="mean"))
 
     def _propose(self, state: State) -> Population:
         noise = FullRank(state.seed, state.step)
         if self.space == "weights":
             return AroundDelta(state.template, self._deltas(state), noise, self.sigma, _PAIR)
         same = dict.fromkeys(state.template, self.sigma)
-        return AroundFactors(state.template, *self._split(state), noise, self.sigma, same, _PAIR)
+        return AroundFactors(state.template, *split(state), noise, self.sigma, same, _PAIR)
 
     def _update(self, state: State, rewards: Tensor, progress: float) -> tuple[State, dict[str, float]]:
         difference = rewards[0] - rewards[1]
@@ -120,19 +120,14 @@ class MeZO(Method):
             "lr": lr,
         }
 
-    def _split(self, state: State) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        keys = {name: factor_names(name) for name in state.template}
-        a = {name: state.tensor(key) for name, (key, _) in keys.items()}
-        return a, {name: state.tensor(key) for name, (_, key) in keys.items()}
-
     def _deltas(self, state: State) -> dict[str, Tensor]:
         if self.space == "weights":
             return {name: state.tensor(name) for name in state.template}
-        return {name: b @ a for name, (a, b) in _paired(*self._split(state)).items()}
+        return {name: b @ a for name, (a, b) in _paired(*split(state)).items()}
 
     def _norm(self, state: State) -> float:
         if self.space == "factors":
-            return product_norm(*self._split(state))
+            return product_norm(*split(state))
         return sqrt(sum(delta.norm().item() ** 2 for delta in self._deltas(state).values()))
 
 

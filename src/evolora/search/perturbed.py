@@ -108,7 +108,7 @@ class AroundFactors(Around):
         a: module to A ``[r, d_in]``.
         b: module to B ``[d_out, r]``.
         noise: the step's noise; the matrices are named by ``factor_names``.
-        sigma_b: standard deviation of the perturbation of each entry of B.
+        sigma_b: standard deviation of the perturbation of each entry of B; None leaves B alone.
         sigma_a: module to that of A; None leaves A alone.
         layout: members to directions.
     """
@@ -119,7 +119,7 @@ class AroundFactors(Around):
         a: Mapping[str, Tensor],
         b: Mapping[str, Tensor],
         noise: Noise,
-        sigma_b: float,
+        sigma_b: float | None,
         sigma_a: Mapping[str, float] | None,
         layout: Layout,
     ) -> None:
@@ -133,22 +133,26 @@ class AroundFactors(Around):
         stacks = {}
         for name, spec in self.specs.items():
             key_a, key_b = factor_names(name)
-            b = self._moved(key_b, self._b[name], members, signs * self._sigma_b)
-            if self._sigma_a is None:
-                a = self._a[name].cpu().expand(len(members), -1, -1)
-            else:
-                a = self._moved(key_a, self._a[name], members, signs * self._sigma_a[name])
+            size_a = None if self._sigma_a is None else signs * self._sigma_a[name]
+            size_b = None if self._sigma_b is None else signs * self._sigma_b
+            a = self._moved(self.noise, key_a, self._a[name], members, size_a)
+            b = self._moved(self.noise, key_b, self._b[name], members, size_b)
             stacks[name] = Stack(a, b, kind=spec.kind)
         return stacks
 
-    def _moved(self, key: str, mean: Tensor, members: Sequence[int], size: Tensor) -> Tensor:
+    def _moved(
+        self, noise: Noise, key: str, mean: Tensor, members: Sequence[int], size: Tensor | None
+    ) -> Tensor:
+        """``[n, ...]``: the mean plus each member's noise; one matrix under n names where nothing moves."""
         import torch
 
+        if size is None:
+            return mean.cpu().expand(len(members), -1, -1)
         directions = self.layout.directions(members)
         once = list(dict.fromkeys(directions))
-        noise = self.noise.dense(key, (mean.shape[0], mean.shape[1]), once)
+        unit = noise.dense(key, (mean.shape[0], mean.shape[1]), once)
         place = {direction: i for i, direction in enumerate(once)}
-        own = noise[[place[direction] for direction in directions]]
+        own = unit[[place[direction] for direction in directions]]
         return torch.add(mean.cpu(), own.mul_(size[:, None, None]))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -39,6 +40,21 @@ _OPTIMISERS: dict[str, tuple[str, dict[str, Any]]] = {
     "rmsprop": ("RMSprop", {}),
     "adagrad": ("Adagrad", {}),
 }
+
+
+@dataclass(frozen=True)
+class Searched:
+    """How one matrix is searched.
+
+    Attributes:
+        noise: the directions that its members try.
+        step: the RMS of its step under pure noise.
+        kept: what weight decay leaves of it.
+    """
+
+    noise: Noise
+    step: float
+    kept: float = 1.0
 
 
 class Strategy(Method):
@@ -124,11 +140,11 @@ class Strategy(Method):
             weights, active = (weights[0::2] - weights[1::2]) / sqrt(2), active[0::2]
         weights = weights / (fitness.noise_rms * sqrt(max(1, int(active.sum()))))
         learning = bool(weights.any())
-        lr, sigma = self.lr * self._left(state), self._sigma(state)
+        lr, sigma = self._lr(state), self._sigma(state)
 
         tensors, numbers, moved = state.tensors, dict(state.numbers), 0.0
         if learning:
-            tensors, moved = self._moved(state, weights, lr, sigma)
+            tensors, moved = self._moved(state, weights)
             numbers["walk"] += (lr * sigma) ** 2 * sum(
                 spec.d_out * spec.d_in for spec in state.template.values()
             )
@@ -145,34 +161,32 @@ class Strategy(Method):
             metrics["walk_ratio"] = metrics["delta_norm"] / sqrt(numbers["walk"])
         return following, metrics
 
-    def _moved(
-        self, state: State, weights: Tensor, lr: float, sigma: float
-    ) -> tuple[dict[str, Tensor], float]:
+    def _moved(self, state: State, weights: Tensor) -> tuple[dict[str, Tensor], float]:
         """The searched matrices one step on (with the optimiser's memory), and the norm of the step."""
-        noise = self._noise(state)
         tensors, squares = dict(state.tensors), 0.0
-        for name, unit in self._searched(state).items():
+        for name, searched in self._searched(state).items():
             old = state.tensor(name)
-            step = noise.combine(name, (old.shape[0], old.shape[1]), weights, old.device)
+            step = searched.noise.combine(name, (old.shape[0], old.shape[1]), weights, old.device)
             if self.optimiser == "sgd":
-                step *= lr * sigma * unit
+                step *= searched.step
             else:
                 kind, settings = _OPTIMISERS[self.optimiser]
-                settings = settings | {"lr": lr * sigma * unit}
+                settings = settings | {"lr": searched.step}
                 new, memory = descend(kind, {name: old}, {name: step.neg_()}, state.tensors, **settings)
                 tensors |= memory
                 step = new[name] - old
             squares += step.norm().item() ** 2
-            kept = 1 - lr * self.weight_decay if name in self._decaying(state) else 1
-            tensors[name] = step.add_(old, alpha=kept)
+            tensors[name] = step.add_(old, alpha=searched.kept)
         return tensors, sqrt(squares)
 
-    def _searched(self, state: State) -> dict[str, float]:
-        """The matrices that are searched, with the unit of their noise."""
-        return dict.fromkeys(state.template, 1.0)
+    def _searched(self, state: State) -> dict[str, Searched]:
+        """The matrices that are searched, and how."""
+        lr = self._lr(state)
+        how = Searched(self._noise(state), lr * self._sigma(state), 1 - lr * self.weight_decay)
+        return dict.fromkeys(state.template, how)
 
-    def _decaying(self, state: State) -> set[str]:
-        return set(state.template)
+    def _lr(self, state: State) -> float:
+        return self.lr * self._left(state)
 
     def _left(self, state: State) -> float:
         return 1 - state.progress if self.decay == "linear" else 1.0
