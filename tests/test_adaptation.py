@@ -14,7 +14,7 @@ import torch
 from evolora.adapters import Adapter
 from evolora.config import AdaptConfig
 from evolora.engine import Engine, load_base
-from evolora.errors import InputError, RewardError, RunError
+from evolora.errors import ConfigError, InputError, RewardError, RunError
 from evolora.job import carry_out
 from evolora.progress import Progress
 
@@ -118,16 +118,43 @@ def test_an_interrupt_saves_and_the_resumed_run_ends_like_one_never_stopped(conf
     whole = with_(config, out=tmp_path / "whole")
     carry_out(whole)
 
-    class StopAt3(Progress):
-        def update(self, step, metrics):
-            if step == 3:
-                signal.raise_signal(signal.SIGINT)
-
     with pytest.raises(KeyboardInterrupt):
-        carry_out(config, StopAt3())
+        carry_out(config, StopAt(3))
     assert status(config.out) == "stopped: interrupted"
     carry_out(with_(config, resume=True))
     same(config.out, whole.out)
+
+
+def test_a_policy_run_is_budgeted_counted_and_resumed_bit_for_bit(config, tmp_path):
+    options = {"rank": 2, "samples": 4, "lr": 0.01, "epochs": 2, "kl": 0.01}
+    config = with_(config, method="grpo", reward="regex:[a-m]", options=options, max_new_tokens=6)
+    whole = with_(config, out=tmp_path / "whole")
+    result = carry_out(whole)
+    assert result["ledger"]["evaluations"] == 6 * 4 * 4
+    assert result["ledger"]["backward_flops"] > 0
+    journal = [json.loads(line) for line in (whole.out / "journal.jsonl").read_text().splitlines()]
+    assert any(line["no_spread"] == 0 and line["update_norm"] > 0 for line in journal)
+    for point in (1, 3):
+        part = with_(config, out=tmp_path / f"stopped-at-{point}")
+        with pytest.raises(KeyboardInterrupt):
+            carry_out(part, StopAt(point))
+        carry_out(with_(part, resume=True))
+        same(part.out, whole.out)
+
+
+def test_a_policy_cannot_learn_from_scores(config):
+    with pytest.raises(ConfigError, match="the reward logprob is read off scores"):
+        carry_out(with_(config, method="grpo", options={}))
+    assert not config.out.exists()
+
+
+class StopAt(Progress):
+    def __init__(self, step):
+        self.step = step
+
+    def update(self, step, metrics):
+        if step == self.step:
+            signal.raise_signal(signal.SIGINT)
 
 
 def status(folder):

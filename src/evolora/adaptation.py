@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -22,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from evolora.budget import Budget
 from evolora.engine import Base, Engine, Ledger, load_base
 from evolora.problems import Evaluation, Problem, Reward, difference, evaluate, load_reward
-from evolora.problems.problem import render
+from evolora.problems.problem import no_rewards, render
 from evolora.progress import Progress
 from evolora.runs import Interrupt, RunFolder
-from evolora.search import Eggroll, GradientMethod, Method
+from evolora.search import AnyMethod, Eggroll, GradientMethod, PolicyMethod
 from evolora.search.state import from_checkpoint, to_checkpoint
 from evolora.tasks import Task, load_task
 from evolora.version import __version__
@@ -70,7 +71,7 @@ def adapt(
     base: Base | str,
     task: Task | str,
     *,
-    method: Method | GradientMethod | None = None,
+    method: AnyMethod | None = None,
     reward: Reward | str | None = None,
     budget: Budget | None = None,
     targets: Targets = "all-linear",
@@ -121,7 +122,7 @@ def adapt(
 
 def improve(
     problem: Problem,
-    method: Method | GradientMethod,
+    method: AnyMethod,
     budget: Budget,
     *,
     seed: int = 0,
@@ -147,7 +148,7 @@ def improve(
         KeyboardInterrupt: SIGINT or SIGTERM; with a run folder the state is saved first.
     """
     progress = progress or Progress()
-    problem.check_texts(trains=isinstance(method, GradientMethod))
+    problem.check_texts(trains=isinstance(method, GradientMethod), samples=isinstance(method, PolicyMethod))
     search = _Search(problem, method, budget, run, progress, seed, start)
     search.go()
     adapter = _sign(method.adapter(search.state, rank=export_rank), problem)
@@ -173,7 +174,7 @@ class _Search:
     def __init__(
         self,
         problem: Problem,
-        method: Method | GradientMethod,
+        method: AnyMethod,
         budget: Budget,
         run: RunFolder | None,
         progress: Progress,
@@ -255,31 +256,44 @@ class _Search:
             pairs = list(
                 zip(render(self.problem.engine.base, examples), (e.answer for e in examples), strict=True)
             )
-            ahead = {key: value + self.last_cost.get(key, 0.0) for key, value in spent.items()} | {
-                "steps": step + 1
-            }
-            fraction = self.budget.nearest(ahead)[1]
             self.state, metrics = self.method.step(
-                self.state, self.problem.engine, pairs, min(1.0, fraction), stop=self.problem.task.stop
+                self.state, self.problem.engine, pairs, self._ahead(spent), stop=self.problem.task.stop
             )
             self.ledger.evaluations += len(pairs)
             return metrics
-        population = self.method.ask(self.state)
-        rewards = self.problem.evaluate(population, step)
-        self.unjudged = self.unjudged + 1 if bool(rewards.values.isnan().all()) else 0
-        if step == 0 or self.unjudged >= UNJUDGED_STEPS:
-            rewards.require_some(self.problem.reward.name)
-        now = self.budget.spent(step + 1, self.ledger)
-        fraction = min(1.0, self.budget.nearest(now)[1])
-        self.state, metrics = self.method.tell(self.state, rewards.values, fraction)
+        before = Counter(self.problem.reward.failures)
+        if isinstance(self.method, PolicyMethod):
+            self.state, metrics = self.method.step(self.state, self.problem, self._ahead(spent))
+            failed = Counter(self.problem.reward.failures) - before
+            self._require_some(math.isnan(metrics["reward_mean"]), failed, step)
+        else:
+            population = self.method.ask(self.state)
+            rewards = self.problem.evaluate(population, step)
+            failed = Counter(self.problem.reward.failures) - before
+            self._require_some(bool(rewards.values.isnan().all()), failed, step)
+            now = self.budget.spent(step + 1, self.ledger)
+            fraction = min(1.0, self.budget.nearest(now)[1])
+            self.state, metrics = self.method.tell(self.state, rewards.values, fraction)
         if metrics.get("no_spread") and not self.unjudged and not self.told_no_spread:
             self.told_no_spread = True
             self.progress.note(
                 f"step {step + 1}: all members were rewarded alike, so nothing was learned; if that goes on, "
-                "try a larger sigma, more prompts a step, or a text that ends the answers (stop)"
+                f"try {self.method.spread_advice}, more prompts a step, or a text that ends the answers "
+                "(stop)"
             )
-        failures: dict[str, Any] = {f"failed_{kind}": count for kind, count in rewards.failed.items()}
+        failures: dict[str, Any] = {f"failed_{kind}": count for kind, count in failed.items()}
         return {**metrics, **failures}
+
+    def _ahead(self, spent: dict[str, float]) -> float:
+        """The fraction of the budget spent once a step that costs what the last one did is done."""
+        ahead = {key: value + self.last_cost.get(key, 0.0) for key, value in spent.items()}
+        return min(1.0, self.budget.nearest(ahead | {"steps": self.state.step + 1})[1])
+
+    def _require_some(self, nothing: bool, failed: Mapping[str, int], step: int) -> None:
+        """Ends the run where the reward judges nothing at all: at the first step, or for several."""
+        self.unjudged = self.unjudged + 1 if nothing else 0
+        if nothing and (step == 0 or self.unjudged >= UNJUDGED_STEPS):
+            raise no_rewards(failed, self.problem.reward.error, self.problem.reward.name)
 
     def _save(self) -> None:
         assert self.run is not None

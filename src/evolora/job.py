@@ -22,7 +22,7 @@ from evolora.runs import RunFolder
 from evolora.runs.contents import Contents, refuse_unless_free
 from evolora.runs.plain import plain
 from evolora.runs.provenance import collect
-from evolora.search import GradientMethod, Method, make_method
+from evolora.search import AnyMethod, GradientMethod, PolicyMethod, make_method
 from evolora.tasks import load_task
 
 _MAY_CHANGE = (*(f"budget_{name}" for name in BUDGETS), "out", "threads")
@@ -117,9 +117,9 @@ def _refuse_other(record: Mapping[str, Any], made_of: Mapping[str, Any], where: 
             )
 
 
-def _try(problem: Problem, method: Method | GradientMethod) -> None:
+def _try(problem: Problem, method: AnyMethod) -> None:
     """Runs what could stop a search half way: the texts, decoding, and a reward that judges completions."""
-    problem.check_texts(trains=isinstance(method, GradientMethod))
+    problem.check_texts(trains=isinstance(method, GradientMethod), samples=isinstance(method, PolicyMethod))
     outer, problem.engine.ledger = problem.engine.ledger, Ledger()
     try:
         problem.engine.generate(

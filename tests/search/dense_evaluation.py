@@ -1,8 +1,12 @@
 """Brute force: a population as dense deltas, and noise-free rewards of them."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import torch
 
 from evolora.adapters import ModuleSpec
+from evolora.adapters.noise import normal
 
 
 def dense_members(population, members=None):
@@ -62,3 +66,37 @@ class QuadraticEngine:
         self.calls += 1
         weights = torch.tensor([float(prompt) for prompt in prompts]).mean()
         return weights * sum((scale * b[k] @ a[k] - t).square().sum() for k, t in self.target.items())
+
+
+class GaussianPolicy:
+    """A problem whose completions are matrices drawn around the delta D, one token a module.
+
+    log p(x_m) = -||x_m - D_m||^2 / (2 width^2); the reward of a completion is -||x - T||^2, or what ``judge``
+    makes of it.
+    """
+
+    def __init__(self, target, width=0.05, prompts=4, judge=lambda rewards: rewards):
+        self.target, self.width, self.prompts, self.judge = target, width, prompts, judge
+        self.calls = 0
+
+    def rollout(self, policy, samples, step, temperature):
+        count, drawn = self.prompts * samples, {}
+        for name, goal in self.target.items():
+            noise = normal(np.empty((count, *goal.shape), np.float32), seed=0, step=step, tensor=name)
+            drawn[name] = policy.modules[name].delta() + self.width * torch.from_numpy(noise)
+        loss = sum((drawn[name] - goal).square().sum((1, 2)) for name, goal in self.target.items())
+        rewards = self.judge(torch.arange(self.prompts)[:, None] - loss.view(self.prompts, samples))
+        return SimpleNamespace(
+            rewards=rewards,
+            lengths=torch.full((count,), len(self.target)),
+            limit=len(self.target),
+            drawn=drawn,
+        )
+
+    def log_probs(self, a, b, scale, rollouts, rows):
+        self.calls += 1
+        squares = []
+        for name, x in rollouts.drawn.items():
+            delta = scale * b[name] @ a[name] if name in a else 0.0
+            squares.append((x[rows] - delta).square().sum((1, 2)))
+        return -torch.stack(squares, 1) / (2 * self.width**2)

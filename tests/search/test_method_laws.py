@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from dense_evaluation import (
+    GaussianPolicy,
     QuadraticEngine,
     dense_members,
     distance,
@@ -12,7 +13,15 @@ from dense_evaluation import (
 
 from evolora.adapters import DENSE, Adapter, Factors
 from evolora.errors import AdapterError, ProtocolError
-from evolora.search import GradientMethod, Method, from_checkpoint, make_method, methods, to_checkpoint
+from evolora.search import (
+    GradientMethod,
+    Method,
+    PolicyMethod,
+    from_checkpoint,
+    make_method,
+    methods,
+    to_checkpoint,
+)
 
 TEMPLATE = matrices((6, 10), (8, 5), (6, 10))
 WEIGHTS = random_target(TEMPLATE, 8, 0.1, seed=9)  # of the base, for methods that rescale them
@@ -35,6 +44,9 @@ SOLVERS = [
     ("mezo", {"sigma": 0.01, "lr": 2e-2, "space": "factors", "rank": 10}),
     ("adamw", {"lr": 0.02, "rank": 4}),
     ("adamw", {"lr": 0.02, "rank": 4, "micro_batch": 1, "weight_decay": 1e-3}),
+    ("grpo", {"lr": 0.02, "rank": 4}),
+    ("grpo", {"lr": 0.02, "rank": 4, "normalise": False, "average": "constant", "kl": 1e-3}),
+    ("grpo", {"lr": 0.01, "rank": 4, "epochs": 2, "average": "sequence", "clip_high": 0.3, "samples": 16}),
 ]
 # the rewards' unit matters to these: a scaled reward takes a scaled step
 SCALED = {"mezo"}
@@ -50,11 +62,15 @@ every_crowd = pytest.mark.parametrize(
     ("name", "options"), [(name, options) for name, options in REWARD_ONLY if name not in PAIRS_ONLY]
 )
 every_search = pytest.mark.parametrize(("name", "options"), REWARD_ONLY, ids=REWARD_IDS)
+POLICIES = [(name, options) for name, options in SOLVERS if issubclass(methods()[name], PolicyMethod)]
+every_policy = pytest.mark.parametrize(("name", "options"), POLICIES)
 
 
 def advance(method, state, target, progress):
     if isinstance(method, GradientMethod):
         return method.step(state, QuadraticEngine(target), EXAMPLES, progress)
+    if isinstance(method, PolicyMethod):
+        return method.step(state, GaussianPolicy(target), progress)
     return method.tell(state, quadratic_rewards(method.ask(state), target), progress)
 
 
@@ -396,4 +412,78 @@ def test_the_journal_gets_what_the_contract_names(name, options):
     assert metrics["reward_std"] == pytest.approx(means.std(correction=0).item(), abs=1e-6)
     assert metrics["update_norm"] > 0
     assert metrics["delta_norm"] > 0
+    assert all(isinstance(value, float) for value in metrics.values())
+
+
+def policy_step(name, options, judge, steps=2):
+    method, target = make_method(name, **options), random_target(TEMPLATE, 1, 0.05)
+    state = run(method, target, steps, total=9)
+    return method, state, *method.step(state, GaussianPolicy(target, judge=judge), 0.5)
+
+
+@every_policy
+@pytest.mark.parametrize("level", [0.0, 1.0, 0.1, -1e6])
+def test_a_policy_is_not_moved_by_constant_rewards(name, options, level):
+    prompts = torch.rand(4, 1, generator=torch.Generator().manual_seed(1))
+    method, state, after, metrics = policy_step(name, options, lambda r: (level + prompts).expand_as(r))
+    assert metrics["no_spread"] == 1
+    assert metrics["update_norm"] == 0
+    assert not changed(method, state, after)
+    assert after.step == state.step + 1
+
+
+@every_policy
+def test_completions_without_a_value_count_as_absent_not_as_zero(name, options):
+    def without(value):
+        def judge(rewards):
+            rewards = rewards.clone()
+            rewards[0, 1], rewards[2, 3:] = value, value
+            return rewards
+
+        return judge
+
+    outcomes = []
+    for value in (float("nan"), float("inf"), float("-inf"), 0.0):
+        method, state, after, metrics = policy_step(name, options, without(value))
+        assert metrics["missing"] == (1 + method.samples - 3) * (value != 0)
+        assert metrics["failed"] == 0
+        assert changed(method, state, after)
+        assert all(bool(tensor.isfinite().all()) for tensor in after.tensors.values())
+        outcomes.append(after)
+    assert same(outcomes[0], outcomes[1])
+    assert same(outcomes[0], outcomes[2])
+    assert not same(outcomes[0], outcomes[3])
+
+
+@every_policy
+def test_a_policy_survives_rewards_that_are_all_missing(name, options):
+    method, state, after, metrics = policy_step(name, options, lambda rewards: rewards * float("nan"))
+    assert not changed(method, state, after)
+    assert metrics["no_spread"] == 1
+    assert metrics["failed"] == method.samples
+    assert np.isnan(metrics["reward_mean"])
+
+
+@every_policy
+def test_a_policy_ignores_the_level_of_each_prompts_rewards(name, options):
+    level = torch.tensor([[0.0], [8.0], [-4.0], [2.0]])
+    outcomes = [policy_step(name, options, judge)[2] for judge in (lambda r: r, lambda r: r + level)]
+    for key, value in outcomes[0].tensors.items():
+        torch.testing.assert_close(outcomes[1].tensors[key], value, rtol=1e-3, atol=1e-5)
+
+
+@every_policy
+def test_a_policys_journal_gets_what_the_contract_names(name, options):
+    seen = []
+    judge = lambda rewards: seen.append(rewards) or rewards
+    _, _, _, metrics = policy_step(name, options, judge)
+    means = seen[0].mean(0)
+    assert metrics["reward_mean"] == pytest.approx(means.mean().item(), abs=1e-5)
+    assert metrics["reward_best"] == pytest.approx(means.max().item(), abs=1e-5)
+    assert metrics["reward_std"] == pytest.approx(means.std(correction=0).item(), abs=1e-5)
+    assert metrics["completion_length"] == len(TEMPLATE)
+    assert 0 < metrics["lr"] <= options["lr"]
+    for norm in ("update_norm", "delta_norm", "grad_norm"):
+        assert metrics[norm] > 0
+    assert metrics["not_finite"] == metrics["no_spread"] == 0
     assert all(isinstance(value, float) for value in metrics.values())

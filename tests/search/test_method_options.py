@@ -41,7 +41,7 @@ def test_equal_options_are_equal_methods():
 
 def test_an_unknown_method_is_refused_with_the_nearest():
     with pytest.raises(
-        ConfigError, match=r"unknown method 'egroll'; did you mean 'eggroll'\? known: eggroll, adamw"
+        ConfigError, match=r"unknown method 'egroll'; did you mean 'eggroll'\? known: eggroll, .*adamw"
     ):
         make_method("egroll")
 

@@ -144,6 +144,37 @@ class Stacked(Population):
         return Stack(a, b, None, magnitude, spec.kind)
 
 
+class Copies(Population):
+    """One LoRA under several names: members that compute the same and draw different samples.
+
+    Args:
+        adapter: a plain LoRA (DoRA cannot stand on factors that members share).
+        ids: one name each.
+    """
+
+    def __init__(self, adapter: Adapter, ids: Sequence[str]) -> None:
+        self.adapters = (adapter,)
+        self.specs = adapter.specs
+        self.ranks = {name: factors.rank for name, factors in adapter.modules.items()}
+        self.ids = tuple(ids)
+
+    def block(self, members: Sequence[int]) -> dict[str, Stack]:
+        """See :meth:`Population.block`; all members are one group."""
+        import torch
+
+        ones = torch.ones(len(members))
+        return {
+            name: Stack(
+                f.a[None],
+                f.b[None] * f.scale,
+                ones,
+                None if f.magnitude is None else f.magnitude.expand(len(members), -1),
+                f.kind,
+            )
+            for name, f in self.adapters[0].modules.items()
+        }
+
+
 def as_population(members: Population | Adapter | Sequence[Adapter]) -> Population:
     """Wraps an adapter or a list of adapters; a population comes back as it is."""
     if isinstance(members, Population):

@@ -10,7 +10,7 @@ from evolora.cli.options import Json
 from evolora.cli.output import clean_stdout, emit, table
 
 if TYPE_CHECKING:
-    from evolora.search.method import GradientMethod, Method
+    from evolora.search.method import AnyMethod
 
 
 def command(json: Json = False) -> None:
@@ -35,7 +35,7 @@ def command(json: Json = False) -> None:
         table(f"Options of {row['name']}", ("option", "default", "type", "range", "what"), cells)
 
 
-def describe(name: str, method: type[Method] | type[GradientMethod]) -> dict[str, Any]:
+def describe(name: str, method: type[AnyMethod]) -> dict[str, Any]:
     """One method in plain values: its name, one line, source, and options as rows."""
     options = [dataclasses.asdict(option) for option in method.table()]
     return {"name": name, "summary": method.summary, "source": method.source, "options": options}

@@ -10,9 +10,10 @@ from evolora.engine.base import Base
 from evolora.engine.batches import Plan, join, plan
 from evolora.engine.bound import Binder, Bound, Members
 from evolora.engine.flops import FlopModel
-from evolora.engine.generation import generate
+from evolora.engine.generation import generate, generate_tokens
 from evolora.engine.ledger import Ledger
 from evolora.engine.passes import Forward
+from evolora.engine.policy import log_probs
 from evolora.engine.scoring import Scores, score
 from evolora.engine.training import training_loss
 from evolora.errors import InputError
@@ -103,6 +104,34 @@ class Engine:
             raise InputError("there is nothing to train on", mend="give at least one prompt and one module")
         return training_loss(self, a, b, scale, self.base.text.pairs(prompts, answers, stop))
 
+    def log_probs(
+        self,
+        a: Mapping[str, Tensor],
+        b: Mapping[str, Tensor],
+        scale: float,
+        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        *,
+        temperature: float = 1.0,
+    ) -> Tensor:
+        """Log-probabilities (nats) of each token of some completions, with a graph to the factors.
+
+        Args:
+            a: module path to ``[r, d_in]``; without any it is the base that answers.
+            b: module path to ``[d_out, r]``.
+            scale: multiplies every ``b @ a``.
+            pairs: prompt and completion as token ids, at least one token each.
+            temperature: that of the sampling.
+
+        Returns:
+            ``[rows, T]`` with T the longest completion's tokens; zero behind a completion's end.
+
+        Raises:
+            InputError: no rows.
+        """
+        if not pairs:
+            raise InputError("there is nothing to train on", mend="give at least one completion")
+        return log_probs(self, a, b, scale, pairs, temperature)
+
     def generate(
         self,
         members: Members,
@@ -125,6 +154,12 @@ class Engine:
             seed=seed,
             stop=stop,
         )
+
+    def generate_tokens(
+        self, members: Members, prompts: Sequence[str], **settings: Any
+    ) -> list[list[list[int]]]:
+        """N lists of P completions as token ids, their ends included; settings as for ``generate``."""
+        return generate_tokens(self, members, prompts, **settings)
 
     def embed(self, prompts: Sequence[str]) -> Tensor:
         """The base's last hidden states (what its output head sees), averaged over each prompt: ``[P, d]``.

@@ -57,6 +57,36 @@ def generate(
         AdapterError: a member does not fit the base.
         ModelError: the model keeps no KV cache that rows can leave.
     """
+    found = generate_tokens(
+        engine,
+        members,
+        prompts,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        stop=stop,
+    )
+    text = engine.base.text
+    return [[text.completion(tokens, stop) for tokens in rows] for rows in found]
+
+
+def generate_tokens(
+    engine: Engine,
+    members: Members,
+    prompts: Sequence[str],
+    *,
+    max_new_tokens: int = 32,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    stop: str | None = None,
+) -> list[list[list[int]]]:
+    """N lists of P completions as token ids, the token that ended each included; see ``generate``.
+
+    A completion that ran to ``max_new_tokens`` has no such token. Where ``stop`` is several tokens long,
+    completions go on after it.
+    """
     if max_new_tokens < 1 or not 0 <= temperature < float("inf") or not 0 < top_p <= 1:
         raise ConfigError(
             f"max_new_tokens {max_new_tokens}, temperature {temperature}, top_p {top_p}",
@@ -67,9 +97,9 @@ def generate(
     encoded = engine.base.text.prompts(prompts, new_tokens=max_new_tokens - 1)
     ids = ["base"] if bound.population is None else list(bound.population.ids)
     copies = [prompts[:i].count(prompt) for i, prompt in enumerate(prompts)]
-    texts = [[""] * len(prompts) for _ in ids]
+    found: list[list[list[int]]] = [[[] for _ in prompts] for _ in ids]
     if not prompts:
-        return texts
+        return found
     width = max(map(len, encoded))
     cut = engine.plan(bound, len(encoded), max(width, (width + max_new_tokens) // _CACHED))
     for block in cut.blocks(bound.count):
@@ -80,15 +110,10 @@ def generate(
                 rows = [(ids[m], prompts[p], copies[p]) for m in block for p in chosen]
                 draws = uniform_draws(seed, max_new_tokens, rows)
             decoder = _Decoder(engine, bound, terms, len(block), [encoded[p] for p in chosen], stop)
-            found = decoder.run(max_new_tokens, Sampler(temperature, top_p, draws))
-            for row, tokens in enumerate(found):
-                text = engine.base.tokenizer.decode(
-                    tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
-                )
-                member, prompt = block[row // len(chosen)], chosen[row % len(chosen)]
-                texts[member][prompt] = text if stop is None else text.split(stop)[0]
+            for row, tokens in enumerate(decoder.run(max_new_tokens, Sampler(temperature, top_p, draws))):
+                found[block[row // len(chosen)]][chosen[row % len(chosen)]] = tokens
         terms = {}  # let go before the next block is made
-    return texts
+    return found
 
 
 def _batches(lengths: Sequence[int], most: int, *, pads: bool) -> Iterator[list[int]]:
@@ -120,7 +145,7 @@ class _Decoder:
         self.positions = accepts(model, "position_ids")
 
     def run(self, max_new_tokens: int, choose: Sampler) -> list[list[int]]:
-        """New tokens of every row, without the end."""
+        """New tokens of every row, the one that ended it included."""
         import torch
 
         with torch.inference_mode():
@@ -212,11 +237,11 @@ class _Decoder:
         return out
 
     def _trim(self, out: Tensor) -> list[list[int]]:
-        ends = set(self.base.end_tokens)
+        ends = set(self.stops)
         rows = []
         for tokens in out.tolist():
             end = next((i for i, token in enumerate(tokens) if token in ends), len(tokens))
-            rows.append(tokens[:end])
+            rows.append(tokens[: end + 1])
         return rows
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from evolora.engine.batches import refuse_unusable
@@ -46,6 +48,21 @@ class Text:
         if stop is None:
             return self.base.end_tokens
         return (*self.base.end_tokens, *(i for i, _ in self._containing(stop)))
+
+    def completion(self, tokens: Sequence[int], stop: str | None = None) -> str:
+        """The text of generated tokens, without the end of text or ``stop`` and what follows it."""
+        kept = list(takewhile(lambda token: token not in self.base.end_tokens, tokens))
+        text: str = self.base.tokenizer.decode(
+            kept, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text if stop is None else text.split(stop)[0]
+
+    def through(self, tokens: Sequence[int], stop: str | None) -> list[int]:
+        """Generated tokens up to the first with which ``stop`` is complete: those that made the text."""
+        if stop is None or stop not in self.completion(tokens):
+            return list(tokens)
+        first = bisect_left(range(len(tokens)), True, key=lambda n: stop in self.completion(tokens[: n + 1]))
+        return list(tokens[: first + 1])
 
     def _containing(self, stop: str) -> list[tuple[int, str]]:
         if not stop:

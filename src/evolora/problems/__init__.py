@@ -5,6 +5,7 @@ from evolora.problems.evaluation import Evaluation, Score, difference, evaluate
 from evolora.problems.problem import Problem, Rewards
 from evolora.problems.registry import load_reward, reward_names
 from evolora.problems.reward import Reward
+from evolora.problems.rollouts import Rollouts
 from evolora.problems.schedule import batch
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Problem",
     "Reward",
     "Rewards",
+    "Rollouts",
     "Score",
     "answer_length",
     "batch",

@@ -8,16 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from evolora.adapters import Copies
 from evolora.errors import ConfigError, RewardError
 from evolora.problems.answers import answer_length, refuse_unsayable, render
 from evolora.problems.reward import Columns, Reward
+from evolora.problems.rollouts import Rollouts
 from evolora.problems.schedule import batch
 from evolora.tasks.task import SPLITS, Example, Task, excerpt
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from evolora.adapters import ModuleSpec
+    from evolora.adapters import Adapter, ModuleSpec
     from evolora.engine import Engine
     from evolora.engine.engine import Members
 
@@ -43,12 +45,7 @@ class Rewards:
             RewardError: every value is NaN; the last failure is quoted.
         """
         if self.values.numel() and bool(self.values.isnan().all()):
-            kinds = ", ".join(f"{kind} {count}" for kind, count in self.failed.items())
-            raise RewardError(
-                f"every call failed ({kinds or 'all NaN'}); the last: {self.error or 'no reason was given'}",
-                where=where,
-                mend="correct the reward function",
-            )
+            raise no_rewards(self.failed, self.error, where)
 
 
 class Problem:
@@ -111,17 +108,25 @@ class Problem:
         train = self.task.train
         return [train[i] for i in batch(len(train), self.batch_size, step, self.seed)]
 
-    def check_texts(self, *, trains: bool = False) -> None:
+    def check_texts(self, *, trains: bool = False, samples: bool = False) -> None:
         """Tokenises every prompt that will be run, so that none stops a search half way.
 
         Args:
             trains: the answers are trained on, whatever the reward.
+            samples: completions are sampled and judged, whatever the reward could be read off.
 
         Raises:
+            ConfigError: completions are to be judged by a reward that needs scores.
             InputError: an empty prompt, one too long for the model with its answer, or a ``stop`` that the
                 model cannot be scored on.
             TaskError: an answer that scores would find right, and that no completion can equal.
         """
+        if samples and self.reward.needs == "score":
+            raise ConfigError(
+                f"the reward {self.reward.name} is read off scores and cannot judge sampled completions",
+                mend="choose a reward that judges texts (exact, numeric, contains, a function of yours), or "
+                "another method",
+            )
         text = self.engine.base.text
         for split in SPLITS:
             examples = self.split(split)
@@ -170,6 +175,57 @@ class Problem:
         failed = dict(Counter(self.reward.failures) - before)
         return Rewards(values, failed, self.reward.error if failed else None)
 
+    def rollout(self, policy: Adapter, samples: int, step: int, temperature: float = 1.0) -> Rollouts:
+        """Samples completions of the minibatch of a step and judges their texts.
+
+        Args:
+            policy: a plain LoRA.
+            samples: G, completions of each prompt.
+            step: chooses the P prompts and the samples.
+            temperature: above 0; the problem's own is that of greedy or sampled members.
+
+        Raises:
+            ProtocolError: the reward needs scores (``check_texts`` says so before a search).
+            AdapterError: the policy does not fit the base.
+        """
+        text, stop, examples = self.engine.base.text, self.task.stop, self.batch(step)
+        prompts = render(self.engine.base, examples)
+        found = self.engine.generate_tokens(
+            Copies(policy, [f"sample-{i}" for i in range(samples)]),
+            prompts,
+            max_new_tokens=self.max_new_tokens,
+            temperature=temperature,
+            seed=_sampling_seed(self.seed, step),
+            stop=stop,
+        )
+        said = [[text.through(tokens, stop) for tokens in row] for row in found]
+        texts = [[text.completion(tokens, stop) for tokens in row] for row in said]
+        rewards = judge(self.reward, examples, texts).T.contiguous()
+        self.engine.ledger.evaluations += rewards.numel()
+        encoded = text.prompts(prompts)
+        pairs = [(prompt, row[p]) for p, prompt in enumerate(encoded) for row in said]
+        return Rollouts(rewards, pairs, temperature, self.max_new_tokens)
+
+    def log_probs(
+        self,
+        a: Mapping[str, Tensor],
+        b: Mapping[str, Tensor],
+        scale: float,
+        rollouts: Rollouts,
+        rows: Sequence[int],
+    ) -> Tensor:
+        """Log-probabilities ``[len(rows), T]`` of some rollouts' tokens, with a graph to the factors.
+
+        Args:
+            a: module to ``[r, d_in]``; without any it is the base that answers.
+            b: module to ``[d_out, r]``.
+            scale: multiplies every ``b @ a``.
+            rollouts: from ``rollout``.
+            rows: which of them; T is the longest of these, and shorter ones end in zeros.
+        """
+        pairs = [rollouts.pairs[row] for row in rows]
+        return self.engine.log_probs(a, b, scale, pairs, temperature=rollouts.temperature)
+
 
 def judge(reward: Reward, examples: Sequence[Example], completions: Sequence[Sequence[str]]) -> Tensor:
     """Rewards ``[N, P]`` of N members' completions, one call a member: what fails costs that member alone."""
@@ -179,6 +235,16 @@ def judge(reward: Reward, examples: Sequence[Example], completions: Sequence[Seq
     columns = columns_of(examples)
     rows = [reward(prompts, member, answers, columns) for member in completions]
     return torch.tensor(rows, dtype=torch.float32).reshape(len(completions), len(examples))
+
+
+def no_rewards(failed: Mapping[str, int], error: str | None, where: object) -> RewardError:
+    """The error for a reward that judged nothing; the arguments are as in :class:`Rewards`."""
+    kinds = ", ".join(f"{kind} {count}" for kind, count in failed.items())
+    return RewardError(
+        f"every call failed ({kinds or 'all NaN'}); the last: {error or 'no reason was given'}",
+        where=where,
+        mend="correct the reward function",
+    )
 
 
 def columns_of(examples: Sequence[Example]) -> Columns:

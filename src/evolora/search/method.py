@@ -22,6 +22,8 @@ from evolora.search.state import State
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from evolora.problems.rollouts import Rollouts
+
 
 class _Searcher(Options, ABC):
     """What methods with and without gradients share.
@@ -31,12 +33,14 @@ class _Searcher(Options, ABC):
         summary: one line for ``evolora methods``.
         source: the paper it comes from.
         needs_norms: whether ``init`` must be told the norms of the base's weights.
+        spread_advice: what may help where all rewards are alike.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     source: ClassVar[str]
     needs_norms: ClassVar[bool] = False
+    spread_advice: ClassVar[str] = "a larger sigma"
 
     @abstractmethod
     def init(
@@ -195,6 +199,58 @@ class GradientMethod(_Searcher):
         stop: str | None,
     ) -> tuple[State, dict[str, float]]:
         """The next state and the metrics; the arguments are checked."""
+
+
+class PolicyProblem(Protocol):
+    """What a policy method needs of a problem."""
+
+    def rollout(self, policy: Adapter, samples: int, step: int, temperature: float) -> Rollouts:
+        """``samples`` completions of each of the step's prompts, drawn from the policy, and their rewards."""
+
+    def log_probs(
+        self,
+        a: Mapping[str, Tensor],
+        b: Mapping[str, Tensor],
+        scale: float,
+        rollouts: Rollouts,
+        rows: Sequence[int],
+    ) -> Tensor:
+        """``[len(rows), T]``, differentiable in ``a`` and ``b``; without any of them the base's own."""
+
+
+class PolicyMethod(_Searcher):
+    """A baseline that samples, is told rewards alone, and back-propagates through its own probabilities."""
+
+    spread_advice: ClassVar[str] = "a higher temperature, more samples of a prompt"
+
+    def step(self, state: State, problem: PolicyProblem, progress: float) -> tuple[State, dict[str, float]]:
+        """One update: samples, rewards, gradients.
+
+        Args:
+            state: it is not changed.
+            problem: samples and judges completions, and says how likely they were.
+            progress: as for :meth:`GradientMethod.step`.
+
+        Returns:
+            The state one step later, and the metrics of :meth:`Method.tell` (the g-th completions of all
+            prompts stand for member g) with ``loss``, ``kl`` (to the base, nats a token; nan where it is not
+            measured), ``clip_fraction`` (of the tokens), ``completion_length`` (tokens), ``no_spread`` (1 if
+            no prompt's completions differed in reward and nothing was updated), ``not_finite`` (1 if the loss
+            or its gradient was not finite and nothing was updated), ``grad_norm``, ``lr``, ``update_norm``,
+            ``delta_norm``.
+
+        Raises:
+            ProtocolError: a progress outside 0 to 1.
+        """
+        _check_progress(progress, self.name)
+        return self._step(state, problem, float(progress))
+
+    @abstractmethod
+    def _step(self, state: State, problem: PolicyProblem, progress: float) -> tuple[State, dict[str, float]]:
+        """The next state and the metrics; the progress is checked."""
+
+
+AnyMethod = Method | GradientMethod | PolicyMethod
 
 
 def reward_metrics(rewards: Tensor) -> dict[str, float]:

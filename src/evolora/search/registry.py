@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from evolora.search.method import GradientMethod, Method
+from evolora.search.method import AnyMethod
 from evolora.search.options import unknown
 
 _HOMES = {
@@ -13,15 +13,16 @@ _HOMES = {
     "openai_es": ("evolora.search.openai_es", "OpenAIES"),
     "mezo": ("evolora.search.mezo", "MeZO"),
     "adamw": ("evolora.search.adamw", "AdamW"),
+    "grpo": ("evolora.search.grpo", "GRPO"),
 }
 
 
-def methods() -> dict[str, type[Method] | type[GradientMethod]]:
+def methods() -> dict[str, type[AnyMethod]]:
     """Name to class; each has ``name``, ``summary``, ``source`` and ``table()`` of its options."""
     return {name: getattr(import_module(home), attribute) for name, (home, attribute) in _HOMES.items()}
 
 
-def make_method(name: str, **options: Any) -> Method | GradientMethod:
+def make_method(name: str, **options: Any) -> AnyMethod:
     """A method by its name, with the given options and the defaults for the rest.
 
     Raises:
