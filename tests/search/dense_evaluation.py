@@ -9,8 +9,8 @@ from evolora.adapters import ModuleSpec
 from evolora.adapters.noise import normal
 
 
-def dense_members(population, members=None):
-    """Module to the dense deltas [n, d_out, d_in] of the members, from one block and the shared deltas."""
+def dense_products(population, members=None):
+    """Module to B A plus the shared delta of the members [n, d_out, d_in], before a magnitude rescales it."""
     members = range(len(population)) if members is None else members
     dense = {}
     for name, stack in population.block(list(members)).items():
@@ -23,21 +23,36 @@ def dense_members(population, members=None):
     return dense
 
 
+def dense_members(population, members=None, weights=None):
+    """Module to the dense deltas [n, d_out, d_in] of the members; DoRA's need the weights of the base."""
+    members = list(range(len(population)) if members is None else members)
+    dense = dense_products(population, members)
+    for name, stack in population.block(members).items():
+        if stack.magnitude is not None:
+            whole = weights[name] + dense[name]
+            dense[name] = stack.magnitude[..., None] / row_norms(whole) * whole - weights[name]
+    return dense
+
+
+def row_norms(weight):
+    return weight.double().norm(dim=-1, keepdim=True).float()
+
+
 def perturbations(population):
     """Module to what each member adds to the shared delta."""
     return {name: delta - population.shared[name] for name, delta in dense_members(population).items()}
 
 
-def quadratic_rewards(population, target, prompts=3):
+def quadratic_rewards(population, target, prompts=3, weights=None):
     """-||W_i - T||^2 of each member, the same on each prompt up to the prompt's own level; [N, prompts]."""
-    dense = dense_members(population)
+    dense = dense_members(population, weights=weights)
     loss = sum((dense[name] - target[name]).square().sum(dim=(1, 2)) for name in target)
     return -loss[:, None] + torch.arange(prompts)
 
 
-def distance(population, target):
+def distance(population, target, weights=None):
     """The squared distance of a one-member population to the target."""
-    return -quadratic_rewards(population, target, prompts=1)[0, 0].item()
+    return -quadratic_rewards(population, target, 1, weights)[0, 0].item()
 
 
 def matrices(*shapes):

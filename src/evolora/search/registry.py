@@ -10,6 +10,7 @@ from evolora.search.options import unknown
 
 _HOMES = {
     "eggroll": ("evolora.search.eggroll", "Eggroll"),
+    "decomposed": ("evolora.search.decomposed", "Decomposed"),
     "openai_es": ("evolora.search.openai_es", "OpenAIES"),
     "mezo": ("evolora.search.mezo", "MeZO"),
     "adamw": ("evolora.search.adamw", "AdamW"),
