@@ -1,4 +1,4 @@
-"""The guard: the best validation state stays, a plateau ends the search, a fall brings the best state back."""
+"""The guard: the best validation state stays, a plateau ends a search, a fall brings the best back."""
 
 from dataclasses import dataclass, field
 
@@ -30,7 +30,9 @@ class Scripted:
 
 
 def state(step, value=1.0):
-    return State({"m": ModuleSpec(2, 2)}, 0, step, 0.1 * step, {"m": torch.full((2, 2), value)}, {"walk": 2.0})
+    return State(
+        {"m": ModuleSpec(2, 2)}, 0, step, 0.1 * step, {"m": torch.full((2, 2), value)}, {"walk": 2.0}
+    )
 
 
 def watched(script, **options):

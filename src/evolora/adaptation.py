@@ -24,6 +24,7 @@ from evolora.budget import Budget
 from evolora.engine import Base, Engine, Ledger, load_base
 from evolora.problems import Evaluation, Problem, Reward, difference, evaluate, load_reward
 from evolora.problems.problem import no_rewards, render
+from evolora.guard import Guard, Watch, finite, own_tensors
 from evolora.progress import Progress
 from evolora.runs import Interrupt, RunFolder
 from evolora.search import AnyMethod, Eggroll, GradientMethod, PolicyMethod
@@ -80,6 +81,7 @@ def adapt(
     seed: int = 0,
     start: Adapter | None = None,
     export_rank: int | None = None,
+    watch: Watch | None = None,
     progress: Progress | None = None,
 ) -> Adaptation:
     """Adapts a base to a task and tests the result, in memory: the main job as one call.
@@ -96,6 +98,7 @@ def adapt(
         seed: every random choice follows from it.
         start: an adapter to begin at.
         export_rank: the rank of the adapter; the method's own choice if None.
+        watch: look at validation prompts on the way, keep the best state, stop on a plateau.
         progress: told of every step.
 
     Raises:
@@ -114,6 +117,7 @@ def adapt(
             seed=seed,
             start=start,
             export_rank=export_rank,
+            watch=watch,
             progress=progress,
         )
     finally:
@@ -128,6 +132,7 @@ def improve(
     seed: int = 0,
     start: Adapter | None = None,
     export_rank: int | None = None,
+    watch: Watch | None = None,
     run: RunFolder | None = None,
     progress: Progress | None = None,
 ) -> Adaptation:
@@ -140,6 +145,7 @@ def improve(
         seed: every random choice of the method follows from it.
         start: an adapter to begin at.
         export_rank: the rank of the adapter; the method's own choice if None.
+        watch: look at validation prompts on the way, keep the best state, stop on a plateau.
         run: an open run folder; None keeps everything in memory.
         progress: told of every step.
 
@@ -149,9 +155,9 @@ def improve(
     """
     progress = progress or Progress()
     problem.check_texts(trains=isinstance(method, GradientMethod), samples=isinstance(method, PolicyMethod))
-    search = _Search(problem, method, budget, run, progress, seed, start)
+    search = _Search(problem, method, budget, run, progress, seed, start, watch)
     search.go()
-    adapter = _sign(method.adapter(search.state, rank=export_rank), problem)
+    adapter = _sign(method.adapter(search.result, rank=export_rank), problem)
     if run is not None:
         adapter.save(run.adapter_path, overwrite=True)
     base, adapted, testing = _test(problem, adapter, progress)
@@ -180,6 +186,7 @@ class _Search:
         progress: Progress,
         seed: int,
         start: Adapter | None,
+        watch: Watch | None,
     ) -> None:
         self.problem, self.method, self.budget, self.run, self.progress = (
             problem,
@@ -191,6 +198,7 @@ class _Search:
         self.ledger, self.journal, self.stopped = Ledger(), [], ""
         self.last_cost: dict[str, float] = {}
         self.told_no_spread, self.unjudged = False, 0
+        self.guard = None if watch is None else Guard(problem, watch)
         saved = run.resume() if run is not None else None
         if saved is None:
             norms = problem.engine.base.weight_norms(problem.template) if method.needs_norms else None
@@ -200,7 +208,11 @@ class _Search:
             numbers = dict(saved.numbers)
             self.ledger.add(numbers.pop("ledger"))
             self.last_cost = numbers.pop("last_cost")
-            self.state = from_checkpoint(problem.template, saved.tensors, numbers)
+            guarded = numbers.pop("guard", None)
+            self.state = from_checkpoint(problem.template, own_tensors(saved.tensors), numbers)
+            if self.guard is not None and guarded is not None:
+                self.guard.load(self.state, saved.tensors, guarded)
+                self.method = method.halved(self.guard.halvings)
             self.journal = run.journal.read()
             for line in saved.passed_over:
                 progress.note(f"{line}; the state before it is used")
@@ -216,9 +228,11 @@ class _Search:
         saved_step, saved_at, pause = self.state.step, time.monotonic(), 0.0
         try:
             with Interrupt() as interrupt:
+                if self.guard is not None and self.guard.best is None:
+                    self.guard.look(self.state, self.method.mean(self.state))
                 while True:
                     name, fraction = self.budget.nearest(self.budget.spent(self.state.step, self.ledger))
-                    over = fraction >= 1
+                    over = fraction >= 1 or self.plateau
                     due = over or interrupt.requested or time.monotonic() - saved_at >= pause
                     if due and self.run is not None and self.state.step > saved_step:
                         began = time.monotonic()
@@ -226,7 +240,7 @@ class _Search:
                         saved_step, saved_at = self.state.step, time.monotonic()
                         pause = min(SAVE_SECONDS, SAVE_SHARE * (saved_at - began))
                     if over:
-                        self.stopped = f"{name} budget spent"
+                        self.stopped = "plateau" if self.plateau else f"{name} budget spent"
                         return
                     if interrupt.requested:
                         raise KeyboardInterrupt
@@ -239,6 +253,7 @@ class _Search:
         before = self.budget.spent(self.state.step, self.ledger)
         began = time.perf_counter()
         metrics = self._learn(before)
+        metrics |= self._look()
         self.ledger.seconds += time.perf_counter() - began
         after = self.budget.spent(self.state.step, self.ledger)
         self.last_cost = {key: after[key] - before[key] for key in after}
@@ -295,10 +310,41 @@ class _Search:
         if nothing and (step == 0 or self.unjudged >= UNJUDGED_STEPS):
             raise no_rewards(failed, self.problem.reward.error, self.problem.reward.name)
 
+    @property
+    def plateau(self) -> bool:
+        """Whether the guard has seen nothing better for as long as it is patient."""
+        return self.guard is not None and self.guard.patient_no_more
+
+    @property
+    def result(self) -> State:
+        """The best state that the guard saw, or the last one."""
+        best = None if self.guard is None else self.guard.best
+        return self.state if best is None else best
+
+    def _look(self) -> dict[str, Any]:
+        if self.guard is None:
+            return {}
+        if not self.guard.due(self.state) and finite(self.state):
+            return {}
+        finding = self.guard.look(self.state, self.method.mean(self.state))
+        if finding == "diverged":
+            self.state = self.guard.restore(self.state)
+            self.method = self.method.halved(1)
+            assert self.guard.best is not None
+            self.progress.note(
+                f"step {self.state.step}: the search diverged; the state of step {self.guard.best.step} comes "
+                "back, and steps are half as long from here"
+            )
+        value = self.guard.looks[-1][1] if self.guard.looks else float("nan")
+        return {"validation": value, "diverged": float(finding == "diverged")}
+
     def _save(self) -> None:
         assert self.run is not None
         tensors, numbers = to_checkpoint(self.state)
-        extra: Mapping[str, Any] = {"ledger": self.ledger.snapshot(), "last_cost": self.last_cost}
+        extra: dict[str, Any] = {"ledger": self.ledger.snapshot(), "last_cost": self.last_cost}
+        if self.guard is not None:
+            kept, extra["guard"] = self.guard.save()
+            tensors |= kept
         self.run.save_checkpoint(self.state.step, tensors, {**numbers, **extra})
 
 

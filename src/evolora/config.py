@@ -6,12 +6,15 @@ import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from evolora.errors import ConfigError
+
+if TYPE_CHECKING:
+    from evolora.guard import Watch
 
 DEFAULT_STEPS = 40
 BUDGETS = ("steps", "evaluations", "tokens", "forward_flops", "flops", "seconds")
@@ -40,6 +43,7 @@ class AdaptConfig(BaseModel):
     reward_timeout: float = Field(
         60.0, gt=0, description="Seconds that one call of a reward function may take."
     )
+    shots: int = Field(0, ge=0, description="Solved training prompts that stand in front of every prompt.")
     stop: str | None = Field(
         None,
         min_length=1,
@@ -90,6 +94,13 @@ class AdaptConfig(BaseModel):
     )
     trust_remote_code: bool = Field(False, description="Let a Hub model run its own Python code.")
 
+    validate_every: int | None = Field(
+        None, ge=1, description="Look at validation prompts after so many steps, and keep the best state."
+    )
+    patience: int | None = Field(
+        None, ge=1, description="Stop after so many looks without a better one; needs validate_every."
+    )
+
     seed: int = Field(0, ge=0, description="Every random choice follows from it.")
     out: Path = Field(Path("runs/adapt"), description="The run's folder.")
     resume: bool = Field(False, description="Continue the run in the folder, bit for bit.")
@@ -128,6 +139,8 @@ class AdaptConfig(BaseModel):
     def _whole(self) -> Self:
         if self.resume and self.overwrite:
             raise ValueError("resume and overwrite exclude each other")
+        if self.patience is not None and self.validate_every is None:
+            raise ValueError("patience needs validate_every: nothing is looked at without it")
         if not self.budgets():
             object.__setattr__(self, "budget_steps", DEFAULT_STEPS)
         return self
@@ -141,6 +154,12 @@ class AdaptConfig(BaseModel):
         """The split sizes that are set, by split: the keyword arguments of ``load_task``."""
         named = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: size for name, size in named.items() if size is not None}
+
+    def watch(self) -> Watch | None:
+        """What the guard of the search is asked to do, if there is one."""
+        from evolora.guard import Watch
+
+        return None if self.validate_every is None else Watch(self.validate_every, self.patience)
 
     def record(self) -> dict[str, Any]:
         """The resolved options as plain values for a YAML file, without what concerns one call only."""

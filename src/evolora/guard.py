@@ -134,9 +134,8 @@ class Guard:
             return
         prefix = f"{_GOOD}state/"
         kept = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        self.best = State(
-            state.template, state.seed, int(numbers["step"]), float(numbers["progress"]), kept, numbers["state"]
-        )
+        step, progress = int(numbers["step"]), float(numbers["progress"])
+        self.best = State(state.template, state.seed, step, progress, kept, numbers["state"])
         self.value, self.waited = float(numbers["value"]), int(numbers["waited"])
         self._rewards = tensors[f"{_GOOD}rewards"]
 

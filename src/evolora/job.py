@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from evolora.adaptation import Adaptation, improve, samples
 from evolora.adapters import Adapter
-from evolora.adapters.preflight import preflight
+from evolora.adapters.preflight import preflight as check_folder
 from evolora.budget import Budget
 from evolora.config import BUDGETS, AdaptConfig
 from evolora.engine import Engine, Ledger, load_base
-from evolora.errors import RunError
+from evolora.errors import ConfigError, RunError
 from evolora.problems import Problem, load_reward
 from evolora.problems.problem import render
 from evolora.progress import Progress
@@ -22,10 +23,19 @@ from evolora.runs import RunFolder
 from evolora.runs.contents import Contents, refuse_unless_free
 from evolora.runs.plain import plain
 from evolora.runs.provenance import collect
-from evolora.search import AnyMethod, GradientMethod, PolicyMethod, make_method
+from evolora.search import AnyMethod, GradientMethod, Method, PolicyMethod, make_method
 from evolora.tasks import load_task
 
 _MAY_CHANGE = (*(f"budget_{name}" for name in BUDGETS), "out", "threads")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a configuration names, loaded and checked against each other."""
+
+    problem: Problem
+    method: AnyMethod
+    start: Adapter | None
 
 
 def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str, Any]:
@@ -41,15 +51,60 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
     progress = progress or Progress()
     if not config.resume:
         refuse_unless_free(Contents(config.out), config.overwrite)
-    method = make_method(config.method, **config.options)
     budget = Budget(**config.budgets())
-    task = load_task(config.task, seed=config.seed, stop=config.stop, **config.sizes())
+    with _set_up(config, progress) as setting:
+        problem = setting.problem
+        made_of = _made_of(config, problem)
+        if config.resume:
+            _refuse_other(Contents(config.out).record(), made_of, config.out)
+        else:
+            _try(problem, setting.method)
+        with _open(config) as run:
+            run.record(provenance=collect(), **made_of)
+            outcome = improve(
+                problem,
+                setting.method,
+                budget,
+                seed=config.seed,
+                start=setting.start,
+                export_rank=config.export_rank,
+                watch=config.watch(),
+                run=run,
+                progress=progress,
+            )
+            return _write(config, run, problem, outcome)
+
+
+def preflight(config: AdaptConfig, progress: Progress | None = None) -> dict[str, Any]:
+    """Tries a ladder of sigmas on one minibatch, and says which to take; nothing is written.
+
+    Raises:
+        InputError: as for ``carry_out``; or the method has no antithetic pairs.
+    """
+    from evolora.diagnostics.sigma import sigma_ladder
+
+    progress = progress or Progress()
+    with _set_up(config, progress) as setting:
+        if not isinstance(setting.method, Method):
+            raise ConfigError("a gradient method has no sigma", where=setting.method.name, mend="use eggroll")
+        _try(setting.problem, setting.method)
+        progress.note("trying sigmas on one minibatch")
+        found = sigma_ladder(setting.problem, setting.method, config.seed, start=setting.start)
+        spent: dict[str, Any] = {"ledger": setting.problem.engine.ledger.snapshot()}
+        result: dict[str, Any] = plain(asdict(found) | spent)
+        return result
+
+
+@contextmanager
+def _set_up(config: AdaptConfig, progress: Progress) -> Iterator[Setting]:
+    method = make_method(config.method, **config.options)
+    task = load_task(config.task, seed=config.seed, stop=config.stop, shots=config.shots, **config.sizes())
     for warning in task.warnings:
         progress.note(f"{task.name}: {warning}")
     reward = load_reward(config.reward or task.reward, timeout=config.reward_timeout)
     try:
         if config.start is not None:
-            preflight(config.start)
+            check_folder(config.start)
         if config.threads is not None:
             import torch
 
@@ -66,24 +121,7 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
         problem = Problem(
             engine, task, reward, config.batch, config.seed, config.max_new_tokens, template=template
         )
-        made_of = _made_of(config, problem)
-        if config.resume:
-            _refuse_other(Contents(config.out).record(), made_of, config.out)
-        else:
-            _try(problem, method)
-        with _open(config) as run:
-            run.record(provenance=collect(), **made_of)
-            outcome = improve(
-                problem,
-                method,
-                budget,
-                seed=config.seed,
-                start=start,
-                export_rank=config.export_rank,
-                run=run,
-                progress=progress,
-            )
-            return _write(config, run, problem, outcome)
+        yield Setting(problem, method, start)
     finally:
         reward.close()
 

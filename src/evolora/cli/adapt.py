@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from evolora.cli.options import Json, Quiet
-from evolora.cli.output import clean_stdout, emit
+from evolora.cli.output import clean_stdout, console, emit, table
 from evolora.cli.progress import make_progress
 from evolora.cli.quiet import quiet_libraries
 from evolora.cli.story import tell
@@ -19,7 +19,17 @@ from evolora.errors import ConfigError, RunError
 from evolora.progress import Progress
 
 _PANELS = {
-    "What": ("model", "task", "reward", "reward_timeout", "stop", "max_new_tokens", "method", "options"),
+    "What": (
+        "model",
+        "task",
+        "reward",
+        "reward_timeout",
+        "shots",
+        "stop",
+        "max_new_tokens",
+        "method",
+        "options",
+    ),
     "The adapter": ("targets", "layers", "start", "export_rank"),
     "How much": (
         "batch",
@@ -33,6 +43,7 @@ _PANELS = {
         "validation",
         "test",
     ),
+    "On the way": ("validate_every", "patience"),
     "The machine": ("dtype", "device", "threads", "max_tokens", "trust_remote_code"),
     "The run": ("seed", "out", "resume", "overwrite"),
 }
@@ -40,7 +51,7 @@ _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _SET = "An option of the method (see `evolora methods`); may be repeated."
 
 
-def command(*, config: Path | None, json: bool, quiet: bool, **given: Any) -> None:
+def command(*, config: Path | None, preflight: bool, json: bool, quiet: bool, **given: Any) -> None:
     """Adapt a model to one task from a reward.
 
     Example: [bold]evolora adapt --task my.jsonl --reward exact --budget-steps 40 --out runs/mine[/bold]
@@ -50,9 +61,31 @@ def command(*, config: Path | None, json: bool, quiet: bool, **given: Any) -> No
     """
     resolved = resolve(config, given)
     quiet_libraries()
+    if preflight:
+        look_ahead(resolved, json=json, progress=make_progress(quiet=quiet))
+        return
     with clean_stdout():
         result = carry_out(resolved, make_progress(quiet=quiet))
     emit(result) if json else tell(result, resolved)
+
+
+def look_ahead(config: AdaptConfig, *, json: bool, progress: Progress) -> None:
+    """Prints what a ladder of sigmas shows on one minibatch, and which one to take."""
+    from evolora.job import preflight
+
+    with clean_stdout():
+        found = preflight(config, progress)
+        progress.finish()
+    if json:
+        emit(found)
+        return
+    columns = ("sigma", "spread", "tied", "signal", "harm", "kl", "lr", "gain")
+    rows = [[f"{rung[name]:.3g}" for name in columns] for rung in found["rungs"]]
+    table("Sigma pre-flight: one minibatch, the method's own perturbations", columns, rows, right=columns)
+    say = console().print
+    say(found["reason"])
+    if found["sigma"] is not None:
+        say(f"try: --set sigma={found['sigma']:g} --set lr={found['lr']:.2g}")
 
 
 def carry_out(config: AdaptConfig, progress: Progress) -> dict[str, Any]:
@@ -133,6 +166,10 @@ def _signature() -> inspect.Signature:
             parameters.append(_option(name, panel))
     file = typer.Option("--config", help="A YAML file with any of these options.", rich_help_panel="The run")
     parameters.append(_parameter("config", Path | None, None, file))
+    ladder = typer.Option(
+        "--preflight", help="Try a ladder of sigmas on one minibatch, and stop.", rich_help_panel="On the way"
+    )
+    parameters.append(_parameter("preflight", bool, False, ladder))
     for name, annotation in (("json", Json), ("quiet", Quiet)):
         parameters.append(inspect.Parameter(name, _KEYWORD, default=False, annotation=annotation))
     return inspect.Signature(parameters)

@@ -154,8 +154,17 @@ class Problem:
         Raises:
             AdapterError: a member does not fit the base.
         """
+        return self.judge(members, self.batch(step), seed=_sampling_seed(self.seed, step))
+
+    def judge(self, members: Members, examples: Sequence[Example], *, seed: int = 0) -> Rewards:
+        """Rewards every member on some examples, as a step does.
+
+        Args:
+            members: as for ``evaluate``.
+            examples: P of them.
+            seed: of the samples, where the temperature is above 0.
+        """
         before = Counter(self.reward.failures)
-        examples = self.batch(step)
         prompts = render(self.engine.base, examples)
         if self.scored:
             answers = [e.answer for e in examples]
@@ -167,7 +176,7 @@ class Problem:
                 prompts,
                 max_new_tokens=self.max_new_tokens,
                 temperature=self.temperature,
-                seed=_sampling_seed(self.seed, step),
+                seed=seed,
                 stop=self.task.stop,
             )
             values = judge(self.reward, examples, completions)

@@ -62,7 +62,7 @@ class Eggroll(Strategy):
         return State(template, seed, tensors=tensors, numbers=first_numbers(start))
 
     def adapter(self, state: State, rank: int | None = None) -> Adapter:
-        """The mean as a LoRA: exact on factors (unless ``rank`` is below theirs), truncated on the weights."""
+        """The mean as a LoRA: exact on factors (unless ``rank`` is below theirs), truncated on weights."""
         if self.space == "weights" or (rank is not None and rank < self._factor_rank):
             return super().adapter(state, rank)
         a, b = split(state)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from evolora.adapters import Adapter, ModuleSpec, Population, as_population
 from evolora.errors import ProtocolError
@@ -33,6 +33,7 @@ class _Searcher(Options, ABC):
         summary: one line for ``evolora methods``.
         source: the paper it comes from.
         needs_norms: whether ``init`` must be told the norms of the base's weights.
+        step_options: the options that a step's size is proportional to.
         spread_advice: what may help where all rewards are alike.
     """
 
@@ -40,6 +41,7 @@ class _Searcher(Options, ABC):
     summary: ClassVar[str]
     source: ClassVar[str]
     needs_norms: ClassVar[bool] = False
+    step_options: ClassVar[tuple[str, ...]] = ("lr",)
     spread_advice: ClassVar[str] = "a larger sigma"
 
     @abstractmethod
@@ -73,6 +75,11 @@ class _Searcher(Options, ABC):
             rank: the largest rank it may have; the method's own choice by default. Where that truncates, the
                 relative error (Frobenius) stands in the adapter's provenance as ``truncation_error``.
         """
+
+    def halved(self, times: int) -> Self:
+        """The same method with its steps halved that many times."""
+        smaller = {name: getattr(self, name) / 2**times for name in self.step_options}
+        return self.model_copy(update=smaller)
 
     def mean(self, state: State) -> Population:
         """One member: what the search has arrived at, exactly (never truncated)."""

@@ -60,7 +60,7 @@ class MeZO(Method):
         start: Adapter | None = None,
         norms: Mapping[str, Tensor] | None = None,
     ) -> State:
-        """See :meth:`Method.init`; a LoRA of any rank on the weights, of one up to ``rank`` on the factors."""
+        """See :meth:`Method.init`; a LoRA of any rank on the weights, up to ``rank`` on the factors."""
         if self.space == "weights":
             return State(template, seed, tensors=first_deltas(template, start))
         tensors = {}
