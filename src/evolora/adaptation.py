@@ -28,7 +28,7 @@ from evolora.guard import Guard, Watch, finite, own_tensors
 from evolora.progress import Progress
 from evolora.runs import Interrupt, RunFolder
 from evolora.search import AnyMethod, Eggroll, GradientMethod, PolicyMethod
-from evolora.search.state import from_checkpoint, to_checkpoint
+from evolora.search.state import State, from_checkpoint, to_checkpoint
 from evolora.tasks import Task, load_task
 from evolora.version import __version__
 

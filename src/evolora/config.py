@@ -145,7 +145,7 @@ class AdaptConfig(BaseModel):
             object.__setattr__(self, "budget_steps", DEFAULT_STEPS)
         return self
 
-    def budgets(self) -> dict[str, float]:
+    def budgets(self) -> dict[str, Any]:
         """The budgets that are set, by the names of ``Budget``."""
         named = {name: getattr(self, f"budget_{name}") for name in BUDGETS}
         return {name: value for name, value in named.items() if value is not None}

@@ -72,6 +72,7 @@ def adapters(population: Population) -> list[Adapter]:
     count = len(population)
     made: list[dict[str, Factors]] = [{} for _ in range(count)]
     for name, stack in population.block(range(count)).items():
+        assert stack.a is not None
         for i in range(count):
             group = i * len(stack.a) // count
             size = 1.0 if stack.coefficient is None else float(stack.coefficient[i])

@@ -63,7 +63,7 @@ class MeZO(Method):
         """See :meth:`Method.init`; a LoRA of any rank on the weights, up to ``rank`` on the factors."""
         if self.space == "weights":
             return State(template, seed, tensors=first_deltas(template, start))
-        tensors = {}
+        tensors: dict[str, Tensor] = {}
         for name, sides in _paired(*first_factors(template, self.rank, seed, start)).items():
             tensors |= dict(zip(factor_names(name), sides, strict=True))
         return State(template, seed, tensors=tensors)
