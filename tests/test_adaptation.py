@@ -15,7 +15,7 @@ from evolora.adapters import Adapter
 from evolora.config import AdaptConfig
 from evolora.engine import Engine, load_base
 from evolora.errors import ConfigError, InputError, RewardError, RunError
-from evolora.job import carry_out
+from evolora.job import carry_out, preflight
 from evolora.progress import Progress
 
 
@@ -314,3 +314,67 @@ def test_the_adapter_is_there_even_if_the_test_cannot_end(config, monkeypatch):
 def test_completions_that_were_judged_count_as_evaluations(config):
     result = carry_out(with_(config, reward="contains", budget_steps=None, budget_evaluations=70))
     assert (result["stopped"], result["steps"]) == ("evaluations budget spent", 3)
+
+
+def journal(folder):
+    return [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+
+
+def test_a_watched_run_keeps_its_best_state_and_resumes_bit_for_bit(config, tmp_path):
+    config = with_(config, validate_every=2, options={"population": 8, "sigma": 0.05, "lr": 2.0})
+    whole = with_(config, out=tmp_path / "whole")
+    carry_out(whole)
+    looks = [line.get("validation") for line in journal(whole.out)]
+    assert [look is not None for look in looks] == [False, True] * 3
+    for point in (1, 4):
+        part = with_(config, out=tmp_path / f"stopped-at-{point}")
+        with pytest.raises(KeyboardInterrupt):
+            carry_out(part, StopAt(point))
+        carry_out(with_(part, resume=True))
+        same(part.out, whole.out)
+
+
+def test_a_search_that_gets_nowhere_stops_on_a_plateau_with_the_base(config):
+    options = {"population": 8, "sigma": 1e-6, "lr": 1e-6}
+    config = with_(config, reward="exact", validate_every=1, patience=2, options=options, budget_steps=50)
+    result = carry_out(config)
+    assert (result["stopped"], result["steps"]) == ("plateau", 2)
+    assert result["difference"]["value"] == 0
+
+
+class Notes(Progress):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_a_search_that_falls_goes_back_to_its_best_state_with_half_the_step_and_says_so(config):
+    options = {"population": 8, "sigma": 0.05, "lr": 20.0}
+    notes = Notes()
+    carry_out(with_(config, validate_every=1, options=options), notes)
+    lines = journal(config.out)
+    fall = next(line["step"] for line in lines if line["diverged"])
+    best = max(lines[: fall - 1], key=lambda line: line["validation"])["step"]
+    assert any(f"step {fall}: the search diverged; the state of step {best}" in text for text in notes.notes)
+    assert lines[fall - 1]["lr"] == pytest.approx(20 * (1 - (fall - 1) / 6))
+    assert lines[fall]["lr"] == pytest.approx(10 * (1 - fall / 6))
+    assert lines[fall]["delta_norm"] < lines[fall - 1]["delta_norm"] + lines[fall]["update_norm"]
+
+
+def test_a_preflight_recommends_a_sigma_and_writes_nothing(config):
+    found = preflight(config)
+    assert [rung["sigma"] for rung in found["rungs"]] == sorted(rung["sigma"] for rung in found["rungs"])
+    spreads = [rung["spread"] for rung in found["rungs"]]
+    kls = [rung["kl"] for rung in found["rungs"]]
+    assert spreads[0] < spreads[-1]
+    assert 0 <= kls[0] < kls[-1]
+    assert found["sigma"] in [rung["sigma"] for rung in found["rungs"]]
+    assert not config.out.exists()
+
+
+@pytest.mark.parametrize("method", ["adamw", "mezo"])
+def test_a_preflight_needs_pairs(config, method):
+    with pytest.raises(ConfigError, match=r"eggroll"):
+        preflight(with_(config, method=method, options={}))
