@@ -236,6 +236,11 @@ def tables(record: dict[str, Any]) -> str:
                 f"| {test['target']} | {test['against']} | {test['value']:+.3f} | "
                 f"{low:+.3f} to {high:+.3f} | {test['p']:.4f} |"
             )
+    lines += ["", "| claim, on the additive target | stands |", "|---|---|"]
+    lines += [
+        f"| {claim.replace('_', ' ')} | {'yes' if stands else 'no'} |"
+        for claim, stands in record["verdict"].items()
+    ]
     return "\n".join(lines) + "\n"
 
 
