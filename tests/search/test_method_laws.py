@@ -56,6 +56,8 @@ SOLVERS = [
     ("openai_es", {"sigma": 0.02, "lr": 0.4, "antithetic": True, "shaping": "pair_rms", "population": 8}),
     ("mezo", {"sigma": 0.01, "lr": 3e-3}),
     ("mezo", {"sigma": 0.01, "lr": 3e-3, "space": "factors", "rank": 10}),
+    ("random_search", {"sigma": 0.03}),
+    ("random_search", {"sigma": 0.03, "rank": 2, "population": 24}),
     ("adamw", {"lr": 0.02, "rank": 4}),
     ("adamw", {"lr": 0.02, "rank": 4, "micro_batch": 1, "weight_decay": 1e-3}),
     ("grpo", {"lr": 0.02, "rank": 4}),
@@ -268,7 +270,7 @@ def test_constant_rewards_change_nothing_and_are_reported(name, options):
 def test_a_member_without_values_counts_as_absent_not_as_zero(name, options):
     method = make_method(name, **options)
     state = begin(method)
-    rewards = random_rewards(method, state)
+    rewards = random_rewards(method, state) - 10  # so that a silent zero would be the best of all
     rewards[4:6] = 50.0
     outcomes = []
     for absent in (float("nan"), float("inf"), float("-inf")):
@@ -318,13 +320,13 @@ def test_rewards_that_are_all_missing_change_nothing(name, options):
 
 @every_search
 def test_sigma_zero_gives_identical_members_and_no_step(name, options):
-    still = {option: 0.0 for option in ("sigma", "sigma_magnitude") if option in methods()[name].model_fields}
+    still = {option: 0.0 for option in methods()[name].model_fields if option.startswith("sigma")}
     method = make_method(name, **options | still)
     state = begin(method, start=given(name))
     for delta in dense_members(method.ask(state)).values():
         assert all(torch.equal(delta[0], other) for other in delta)
     after, _ = method.tell(state, random_rewards(method, state))
-    shrink = 1 - options["lr"] * options.get("weight_decay", 0.0)
+    shrink = 1 - options.get("lr", 0.0) * options.get("weight_decay", 0.0)
     old, new = dense_members(method.mean(state)), dense_members(method.mean(after))
     for module, delta in old.items():
         torch.testing.assert_close(new[module], delta * shrink, rtol=1e-6, atol=0)
