@@ -21,10 +21,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from evolora.budget import Budget
+from evolora.diagnostics import Finished, check_prior, prior_task
+from evolora.diagnostics import diagnose as run_diagnostics
 from evolora.engine import Base, Engine, Ledger, load_base
+from evolora.guard import Guard, Watch, finite, own_tensors
 from evolora.problems import Evaluation, Problem, Reward, difference, evaluate, load_reward
 from evolora.problems.problem import no_rewards, render
-from evolora.guard import Guard, Watch, finite, own_tensors
 from evolora.progress import Progress
 from evolora.runs import Interrupt, RunFolder
 from evolora.search import AnyMethod, Eggroll, GradientMethod, PolicyMethod
@@ -55,6 +57,7 @@ class Adaptation:
         journal: one mapping a step.
         stopped: the budget that ended it.
         steps: how many steps were done.
+        diagnostics: what ``evolora.diagnostics.diagnose`` found, with a ledger of its own; None unless asked.
     """
 
     adapter: Adapter
@@ -66,6 +69,7 @@ class Adaptation:
     journal: list[dict[str, Any]] = field(repr=False)
     stopped: str
     steps: int
+    diagnostics: dict[str, Any] | None = None
 
 
 def adapt(
@@ -82,6 +86,8 @@ def adapt(
     start: Adapter | None = None,
     export_rank: int | None = None,
     watch: Watch | None = None,
+    diagnose: bool = False,
+    retain: Task | str | None = None,
     progress: Progress | None = None,
 ) -> Adaptation:
     """Adapts a base to a task and tests the result, in memory: the main job as one call.
@@ -99,6 +105,8 @@ def adapt(
         start: an adapter to begin at.
         export_rank: the rank of the adapter; the method's own choice if None.
         watch: look at validation prompts on the way, keep the best state, stop on a plateau.
+        diagnose: afterwards, say what changed (``evolora.diagnostics``).
+        retain: the prior task that diagnostics ask before and after; a built-in one if None.
         progress: told of every step.
 
     Raises:
@@ -106,6 +114,7 @@ def adapt(
     """
     base = load_base(base) if isinstance(base, str) else base
     task = load_task(task, seed=seed) if isinstance(task, str) else task
+    prior = prior_task(task, retain, seed) if diagnose else None
     judge = load_reward(reward or task.reward)
     try:
         template = base.modules(targets, layers)
@@ -118,6 +127,7 @@ def adapt(
             start=start,
             export_rank=export_rank,
             watch=watch,
+            prior=prior,
             progress=progress,
         )
     finally:
@@ -133,6 +143,7 @@ def improve(
     start: Adapter | None = None,
     export_rank: int | None = None,
     watch: Watch | None = None,
+    prior: Task | None = None,
     run: RunFolder | None = None,
     progress: Progress | None = None,
 ) -> Adaptation:
@@ -146,6 +157,7 @@ def improve(
         start: an adapter to begin at.
         export_rank: the rank of the adapter; the method's own choice if None.
         watch: look at validation prompts on the way, keep the best state, stop on a plateau.
+        prior: the task whose retention is measured (``prior_task``); without one nothing is diagnosed.
         run: an open run folder; None keeps everything in memory.
         progress: told of every step.
 
@@ -155,12 +167,18 @@ def improve(
     """
     progress = progress or Progress()
     problem.check_texts(trains=isinstance(method, GradientMethod), samples=isinstance(method, PolicyMethod))
+    if prior is not None:
+        check_prior(problem.engine, prior)
     search = _Search(problem, method, budget, run, progress, seed, start, watch)
     search.go()
     adapter = _sign(method.adapter(search.result, rank=export_rank), problem)
     if run is not None:
         adapter.save(run.adapter_path, overwrite=True)
     base, adapted, testing = _test(problem, adapter, progress)
+    diagnostics = None
+    if prior is not None:
+        ended = (search.method, search.result, adapter, search.journal)
+        diagnostics = run_diagnostics(Finished(problem, *ended, prior, start, seed), progress)
     return Adaptation(
         adapter,
         base,
@@ -171,6 +189,7 @@ def improve(
         search.journal,
         search.stopped,
         search.state.step,
+        diagnostics,
     )
 
 
@@ -332,8 +351,8 @@ class _Search:
             self.method = self.method.halved(1)
             assert self.guard.best is not None
             self.progress.note(
-                f"step {self.state.step}: the search diverged; the state of step {self.guard.best.step} comes "
-                "back, and steps are half as long from here"
+                f"step {self.state.step}: the search diverged; the state of step {self.guard.best.step} "
+                "comes back, and steps are half as long from here"
             )
         value = self.guard.looks[-1][1] if self.guard.looks else float("nan")
         return {"validation": value, "diverged": float(finding == "diverged")}

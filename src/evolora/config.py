@@ -70,7 +70,9 @@ class AdaptConfig(BaseModel):
         None, ge=1, description=f"Stop after this many steps ({DEFAULT_STEPS} if no budget is set)."
     )
     budget_evaluations: int | None = Field(None, ge=1, description="Stop after this many scored completions.")
-    budget_tokens: int | None = Field(None, ge=1, description="Stop after this many tokens, read or generated.")
+    budget_tokens: int | None = Field(
+        None, ge=1, description="Stop after this many tokens, read or generated."
+    )
     budget_forward_flops: float | None = Field(
         None, gt=0, description="Stop after this many FLOPs of forward passes."
     )
@@ -99,6 +101,12 @@ class AdaptConfig(BaseModel):
     )
     patience: int | None = Field(
         None, ge=1, description="Stop after so many looks without a better one; needs validate_every."
+    )
+    diagnose: bool = Field(
+        False, description="Afterwards say what changed: drift, spectra, divergence, forgetting, ..."
+    )
+    retain: str | None = Field(
+        None, description="The prior task that diagnose asks before and after (not the run's own)."
     )
 
     seed: int = Field(0, ge=0, description="Every random choice follows from it.")
@@ -141,6 +149,8 @@ class AdaptConfig(BaseModel):
             raise ValueError("resume and overwrite exclude each other")
         if self.patience is not None and self.validate_every is None:
             raise ValueError("patience needs validate_every: nothing is looked at without it")
+        if self.retain is not None and not self.diagnose:
+            raise ValueError("retain needs diagnose: nothing is asked without it")
         if not self.budgets():
             object.__setattr__(self, "budget_steps", DEFAULT_STEPS)
         return self

@@ -14,6 +14,7 @@ from evolora.adapters import Adapter
 from evolora.adapters.preflight import preflight as check_folder
 from evolora.budget import Budget
 from evolora.config import BUDGETS, AdaptConfig
+from evolora.diagnostics import check_prior, prior_task
 from evolora.engine import Engine, Ledger, load_base
 from evolora.errors import ConfigError, RunError
 from evolora.problems import Problem, load_reward
@@ -24,9 +25,9 @@ from evolora.runs.contents import Contents, refuse_unless_free
 from evolora.runs.plain import plain
 from evolora.runs.provenance import collect
 from evolora.search import AnyMethod, GradientMethod, Method, PolicyMethod, make_method
-from evolora.tasks import load_task
+from evolora.tasks import Task, load_task
 
-_MAY_CHANGE = (*(f"budget_{name}" for name in BUDGETS), "out", "threads")
+_MAY_CHANGE = (*(f"budget_{name}" for name in BUDGETS), "out", "threads", "diagnose", "retain")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Setting:
     problem: Problem
     method: AnyMethod
     start: Adapter | None
+    prior: Task | None = None
 
 
 def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str, Any]:
@@ -59,6 +61,8 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
             _refuse_other(Contents(config.out).record(), made_of, config.out)
         else:
             _try(problem, setting.method)
+            if setting.prior is not None:
+                check_prior(problem.engine, setting.prior)
         with _open(config) as run:
             run.record(provenance=collect(), **made_of)
             outcome = improve(
@@ -69,6 +73,7 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
                 start=setting.start,
                 export_rank=config.export_rank,
                 watch=config.watch(),
+                prior=setting.prior,
                 run=run,
                 progress=progress,
             )
@@ -101,6 +106,7 @@ def _set_up(config: AdaptConfig, progress: Progress) -> Iterator[Setting]:
     task = load_task(config.task, seed=config.seed, stop=config.stop, shots=config.shots, **config.sizes())
     for warning in task.warnings:
         progress.note(f"{task.name}: {warning}")
+    prior = prior_task(task, config.retain, config.seed) if config.diagnose else None
     reward = load_reward(config.reward or task.reward, timeout=config.reward_timeout)
     try:
         if config.start is not None:
@@ -121,7 +127,7 @@ def _set_up(config: AdaptConfig, progress: Progress) -> Iterator[Setting]:
         problem = Problem(
             engine, task, reward, config.batch, config.seed, config.max_new_tokens, template=template
         )
-        yield Setting(problem, method, start)
+        yield Setting(problem, method, start, prior)
     finally:
         reward.close()
 
@@ -194,6 +200,9 @@ def _write(config: AdaptConfig, run: RunFolder, problem: Problem, outcome: Adapt
         "seed": config.seed,
         "steps": outcome.steps,
     }
+    if outcome.diagnostics is not None:
+        result["diagnostics"] = outcome.diagnostics
+        run.save_diagnostics(outcome.diagnostics)
     run.save_result(result)
     run.save_metrics()
     run.record(ledger=outcome.ledger.snapshot())

@@ -38,6 +38,16 @@ def test_the_next_command_measures_what_was_reported():
     )
 
 
+def test_diagnostics_are_told_where_there_are_any(capsys):
+    found = {"divergence": {"off_task": {"to_base": 0.0213}}, "walk": {"ratio": 1.04}}
+    tell({**RESULT, "diagnostics": found}, CONFIG)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Length against a random walk 1.04" in text
+    assert "KL to the base off task 0.0213 nats a token" in text
+    tell(RESULT, CONFIG)
+    assert "beside the task" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("reward", "sign"), [(1.0, "✓"), (0.0, "✗"), (None, "?"), (float("nan"), "?")])
 def test_marks(reward, sign):
     assert mark(reward) == sign

@@ -44,6 +44,7 @@ _PANELS = {
         "test",
     ),
     "On the way": ("validate_every", "patience"),
+    "Afterwards": ("diagnose", "retain"),
     "The machine": ("dtype", "device", "threads", "max_tokens", "trust_remote_code"),
     "The run": ("seed", "out", "resume", "overwrite"),
 }

@@ -23,6 +23,8 @@ def tell(result: Mapping[str, Any], config: AdaptConfig) -> None:
         result: what ``result.json`` holds.
         config: what was asked for.
     """
+    from evolora.report.diagnostics import diagnostic_table
+
     say = console().print
     base, adapted, difference = result["base"], result["adapted"], result["difference"]
     say(
@@ -44,6 +46,11 @@ def tell(result: Mapping[str, Any], config: AdaptConfig) -> None:
             say(f"  {short(sample['prompt'])}")
             say(f"    base     {mark(sample['base_correct'], share)} {short(sample['base'])}")
             say(f"    adapted  {mark(sample['adapted_correct'], share)} {short(sample['adapted'])}")
+        say("")
+    if result.get("diagnostics"):
+        say("What changed beside the task", style="bold")
+        for name, text in diagnostic_table(result["diagnostics"]):
+            say(f"  {name:<38} {text}")
         say("")
     say(f"adapter  {result['adapter']}   (a PEFT folder)")
     if result.get("report"):

@@ -6,7 +6,7 @@ from evolora.diagnostics.divergence import Divergence, continuations, divergence
 from evolora.diagnostics.gradient import Alignment, alignment, expected_cosine
 from evolora.diagnostics.path import Path, straight_path
 from evolora.diagnostics.population import distinct_lineages, diversity, effective_sample_size
-from evolora.diagnostics.retention import Retention, prior_task, retained
+from evolora.diagnostics.retention import Retention, check_prior, prior_task, retained
 from evolora.diagnostics.sparsity import Sparsities, Sparsity, sparsities
 from evolora.diagnostics.spectra import Spectra, Spectrum, spectra_of
 from evolora.diagnostics.walk import Walk, against_walk, walk_length
@@ -26,6 +26,7 @@ __all__ = [
     "Walk",
     "against_walk",
     "alignment",
+    "check_prior",
     "continuations",
     "decompose",
     "diagnose",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evolora.errors import ConfigError
-from evolora.problems import answer_length, difference, evaluate, load_reward
+from evolora.problems import Problem, answer_length, difference, evaluate, load_reward
 from evolora.problems.answers import render
 from evolora.problems.reward import LogProb
 from evolora.stats import paired_difference
@@ -50,12 +50,12 @@ class Retention:
     log_likelihood: dict[str, Any] | None
 
 
-def prior_task(task: Task, name: str | None = None, seed: int = 0) -> Task:
+def prior_task(task: Task, name: Task | str | None = None, seed: int = 0) -> Task:
     """The task whose retention is measured.
 
     Args:
         task: the one that is adapted to.
-        name: what ``load_task`` takes; None chooses the first of ``PRIORS`` that is another task.
+        name: a task, or what ``load_task`` takes; None chooses the first of ``PRIORS`` that is another one.
         seed: as for ``load_task``.
 
     Raises:
@@ -64,12 +64,25 @@ def prior_task(task: Task, name: str | None = None, seed: int = 0) -> Task:
     """
     if name is None:
         name = next(prior for prior in PRIORS if prior != task.name)
-    prior = load_task(name, seed=seed)
+    prior = name if isinstance(name, Task) else load_task(name, seed=seed)
     if prior.name == task.name:
         raise ConfigError(
-            f"{name} is the task that is learned", where="retain", mend="name another, or leave it out"
+            f"{prior.name} is the task that is learned", where="retain", mend="name another, or leave it out"
         )
     return prior
+
+
+def check_prior(engine: Engine, task: Task) -> None:
+    """Tokenises what retention will ask, so that nothing stops it after a long search.
+
+    Raises:
+        InputError: a prompt is too long, or an answer cannot be judged against.
+    """
+    judge = load_reward(task.reward)
+    try:
+        Problem(engine, task, judge).check_texts()
+    finally:
+        judge.close()
 
 
 def retained(

@@ -98,7 +98,7 @@ def comparison_figure(rows: Sequence[Mapping[str, Any]], share: bool) -> Figure 
                 "name": key,
                 "x": [scale * value for _, value, _ in known],
                 "y": [len(rows) - 1 - i + offset for i, _, _ in known],
-                "text": [_plain_tick(names[i]) for i, _, _ in known],
+                "text": [plain_text(names[i]) for i, _, _ in known],
                 "hovertemplate": "%{text}, "
                 + key
                 + ": %{x:.4~g}"
@@ -128,7 +128,7 @@ def comparison_figure(rows: Sequence[Mapping[str, Any]], share: bool) -> Figure 
         },
         "yaxis": {
             "tickvals": list(range(len(rows))),
-            "ticktext": [_plain_tick(name) for name in reversed(names)],
+            "ticktext": [plain_text(name) for name in reversed(names)],
             "range": [-0.6, len(rows) - 0.4],
             "showgrid": False,
             "ticks": "",
@@ -162,7 +162,7 @@ def _say(say: Any, part: Mapping[str, Any]) -> str:
     return say(part["accuracy"]) if is_number(part.get("accuracy")) else "no value"
 
 
-def _plain_tick(text: str) -> str:
+def plain_text(text: str) -> str:
     """Plotly reads tags and entities in labels; a user's name must show as it is."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 

@@ -21,6 +21,7 @@ class Figure:
         caption: what is drawn.
         height: in CSS pixels.
         views: name of each view to its ``data`` and ``layout``; the first is shown first.
+        choice: what the views differ by.
     """
 
     key: str
@@ -28,6 +29,7 @@ class Figure:
     caption: str
     height: int
     views: Mapping[str, Mapping[str, Any]]
+    choice: str = "Horizontal axis"
 
 
 def reward_figure(journal: Sequence[Mapping[str, Any]]) -> Figure | None:
@@ -35,15 +37,15 @@ def reward_figure(journal: Sequence[Mapping[str, Any]]) -> Figure | None:
 
     A step without a value is a gap in every line. None when no step has a mean reward.
     """
-    mean, best = _values(journal, "reward_mean"), _values(journal, "reward_best")
+    mean, best = values(journal, "reward_mean"), values(journal, "reward_best")
     known = [
         (entry.get("step"), value) for entry, value in zip(journal, mean, strict=True) if value is not None
     ]
     if not known:
         return None
-    spread = _values(journal, "reward_std")
-    views = {"steps": _reward_view(_values(journal, "step"), mean, best, spread, "step")}
-    spent = _values(journal, "forward_flops")
+    spread = values(journal, "reward_std")
+    views = {"steps": _reward_view(values(journal, "step"), mean, best, spread, "step")}
+    spent = values(journal, "forward_flops")
     if any(spent):
         scale, prefix = _unit(spent)
         scaled = [None if x is None else x / scale for x in spent]
@@ -66,15 +68,22 @@ def reward_figure(journal: Sequence[Mapping[str, Any]]) -> Figure | None:
 
 
 def norm_figure(journal: Sequence[Mapping[str, Any]]) -> Figure | None:
-    """How far the adapter is from the base and how far each step moved it, one above the other."""
-    steps = _values(journal, "step")
-    delta, update = _values(journal, "delta_norm"), _values(journal, "update_norm")
+    """How far the adapter is from the base and how far each step moved it, one above the other.
+
+    Where the journal says how far the random walk of pure noise goes, that is drawn beside the distance.
+    """
+    steps = values(journal, "step")
+    delta, update = values(journal, "delta_norm"), values(journal, "update_norm")
     if not any(value is not None for value in [*delta, *update]):
         return None
     data = [
-        _line("distance from the base", steps, delta, "$adapted", axis="y"),
-        _line("length of the step", steps, update, "$best", axis="y2"),
+        line("distance from the base", steps, delta, "$adapted", axis="y"),
+        line("length of the step", steps, update, "$best", axis="y2"),
     ]
+    ratio = values(journal, "walk_ratio")
+    walk = [d / r if d is not None and r else None for d, r in zip(delta, ratio, strict=True)]
+    if any(value is not None for value in walk):
+        data.insert(1, line("random walk of pure noise", steps, walk, "$base", axis="y", dash="dash"))
     layout = {
         "xaxis": {"title": {"text": "step"}, "anchor": "y2", "showgrid": False, "zeroline": False},
         "yaxis": {"domain": [0.56, 1], "rangemode": "tozero", "title": {"text": "distance"}},
@@ -90,6 +99,8 @@ def norm_figure(journal: Sequence[Mapping[str, Any]]) -> Figure | None:
         "Above, the Frobenius norm of the adapter's delta: its distance from the base. "
         "Below, the norm of each step's update."
     )
+    if len(data) > 2:
+        caption += " The dashed line is how far steps of the same size would have drifted on pure noise."
     return Figure(
         "norms",
         label,
@@ -115,8 +126,8 @@ def _reward_view(
             "line": {"width": 0},
             "hoverinfo": "skip",
         },
-        _line("best member", x, best, "$best", dash="dot"),
-        _line("mean of the members", x, mean, "$adapted", width=2.5),
+        line("best member", x, best, "$best", dash="dot"),
+        line("mean of the members", x, mean, "$adapted", width=2.5),
     ]
     layout = {
         "xaxis": {"title": {"text": title}, "showgrid": False, "zeroline": False},
@@ -126,7 +137,7 @@ def _reward_view(
     return {"data": [trace for trace in data if any(y is not None for y in trace["y"])], "layout": layout}
 
 
-def _line(
+def line(
     name: str,
     x: list[Any],
     y: list[Any],
@@ -136,6 +147,7 @@ def _line(
     dash: str = "solid",
     width: float = 1.75,
 ) -> dict[str, Any]:
+    """A curve; None in ``y`` is a gap."""
     return {
         "type": "scatter",
         "name": name,
@@ -169,7 +181,8 @@ def _band(x: list[Any], mean: list[Any], spread: list[Any]) -> tuple[list[Any], 
     return outline_x, outline_y
 
 
-def _values(journal: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+def values(journal: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+    """One entry a step: the number under the key, or None."""
     return [entry.get(key) if is_number(entry.get(key)) else None for entry in journal]
 
 

@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from evolora.report import comparison, figures, tables
+from evolora.report import comparison, diagnostics, figures, tables
 from evolora.report.recipes import recipes
 from evolora.report.run_data import RunData, read_run
 from evolora.report.units import NOTHING, duration, flops, number
@@ -58,6 +58,7 @@ def render(data: RunData) -> str:
             figures.reward_figure(data.journal),
             comparison.comparison_figure(rows, share),
             figures.norm_figure(data.journal),
+            *diagnostics.diagnostic_figures(data),
         )
         if figure is not None
     }
@@ -78,6 +79,8 @@ def render(data: RunData) -> str:
         columns=columns,
         steps=steps,
         stride=stride,
+        diagnostics=diagnostics.diagnostic_table(data.diagnostics or {}),
+        absent=diagnostics.absent_table(data),
         cost=tables.cost_table(data),
         provenance=tables.fact_table(data.record),
         config_text=data.config_text,

@@ -26,6 +26,7 @@ class RunData:
         journal: one entry a step.
         result: ``result.json``; None before the run has one.
         adapter: ``adapter_config.json`` of the adapter; None before there is an adapter.
+        diagnostics: ``diagnostics.json``, else what the result says of them; None where there are none.
     """
 
     contents: Contents
@@ -35,6 +36,7 @@ class RunData:
     journal: list[dict[str, Any]]
     result: Mapping[str, Any] | None
     adapter: Mapping[str, Any] | None
+    diagnostics: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -82,14 +84,17 @@ def read_run(path: str | Path) -> RunData:
         text, config = "", {}
     except RunError:
         config = {}
+    result = _read_object(contents.result_path)
+    told = (result or {}).get("diagnostics")
     return RunData(
         contents=contents,
         record=record,
         config=config,
         config_text=text,
         journal=Journal(contents.journal_path).read(),
-        result=_read_object(contents.result_path),
+        result=result,
         adapter=_read_object(contents.adapter_path / "adapter_config.json"),
+        diagnostics=_read_object(contents.diagnostics_path) or (told if isinstance(told, dict) else None),
     )
 
 

@@ -24,6 +24,7 @@ class Contents:
         self.config_path = path / "config.yaml"
         self.record_path = path / "run.json"
         self.result_path = path / "result.json"
+        self.diagnostics_path = path / "diagnostics.json"
         self.journal_path = path / "journal.jsonl"
         self.metrics_path = path / "metrics.parquet"
         self.report_path = path / "report.html"
@@ -114,6 +115,7 @@ def remove_old(contents: Contents) -> None:
         for file in (
             contents.config_path,
             contents.result_path,
+            contents.diagnostics_path,
             contents.journal_path,
             contents.metrics_path,
             contents.report_path,

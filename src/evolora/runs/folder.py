@@ -1,6 +1,7 @@
 """The folder of one run: created whole, written by one process, resumable.
 
-NAME/  config.yaml  run.json  result.json  journal.jsonl  metrics.parquet  checkpoints/  adapter/  report.html
+NAME/  config.yaml  run.json  result.json  diagnostics.json  journal.jsonl  metrics.parquet  checkpoints/
+       adapter/  report.html
 """
 
 from __future__ import annotations
@@ -160,6 +161,10 @@ class RunFolder(Contents):
     def save_result(self, result: Mapping[str, Any]) -> Path:
         """Writes ``result.json`` atomically; NaN and the infinities become null."""
         return write_atomically(self.result_path, _json(result))
+
+    def save_diagnostics(self, found: Mapping[str, Any]) -> Path:
+        """Writes ``diagnostics.json`` as ``save_result`` does its file."""
+        return write_atomically(self.diagnostics_path, _json(found))
 
     def save_metrics(self) -> Path:
         """Writes the journal as ``metrics.parquet``."""
