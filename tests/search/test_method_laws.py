@@ -24,6 +24,7 @@ from evolora.search import (
     methods,
     to_checkpoint,
 )
+from evolora.search.coordinates import random_directions
 
 TEMPLATE = matrices((6, 10), (8, 5), (6, 10))
 WEIGHTS = random_target(TEMPLATE, 8, 0.1, seed=9)  # of the base, for methods that rescale them
@@ -56,6 +57,8 @@ SOLVERS = [
     ("openai_es", {"sigma": 0.02, "lr": 0.4, "antithetic": True, "shaping": "pair_rms", "population": 8}),
     ("mezo", {"sigma": 0.01, "lr": 3e-3}),
     ("mezo", {"sigma": 0.01, "lr": 3e-3, "space": "factors", "rank": 10}),
+    ("cma", {"directions": 5}),
+    ("cma", {"directions": 2, "population": 8, "export": "best"}),
     ("random_search", {"sigma": 0.03}),
     ("random_search", {"sigma": 0.03, "rank": 2, "population": 24}),
     ("adamw", {"lr": 0.02, "rank": 4}),
@@ -103,8 +106,10 @@ def given(name, module="layer.0.proj", rank=2):
     return Adapter({module: Factors(a, b, 0.5, magnitude)})
 
 
-def reachable(options, target):
-    """What of a target is left to an ablation: directions without norms, or norms without directions."""
+def reachable(method, options, target):
+    """What of a target a method can reach: an ablation has directions or norms alone, CMA-ES a subspace."""
+    if method.name == "cma":
+        return within_span(random_directions(TEMPLATE, method.directions, seed=0), target)
     ablation, kept = options.get("ablation", "none"), {}
     for module, weight in WEIGHTS.items():
         whole = weight + target[module]
@@ -113,6 +118,16 @@ def reachable(options, target):
         if ablation == "magnitude_only":
             kept[module] = weight * row_norms(whole) / row_norms(weight) - weight
     return kept or target
+
+
+def within_span(coordinates, target):
+    """The part of a target that lies along the directions, each a rank-one matrix of its own length."""
+    kept = {}
+    for module, goal in target.items():
+        a, b = coordinates.a[module], coordinates.b[module]
+        along = torch.einsum("or,oi,ri->r", b, goal, a) / (b.square().sum(0) * a.square().sum(1))
+        kept[module] = (b * along) @ a
+    return kept
 
 
 def run(method, target, steps, seed=0, state=None, total=None):
@@ -173,7 +188,8 @@ def test_a_checkpoint_between_ask_and_tell_continues_bit_for_bit(name, options):
 @every_method
 @pytest.mark.parametrize("rank", [1, 3], ids=["rank-1 target", "rank-3 target"])
 def test_it_improves_a_matrix_target(name, options, rank):
-    method, target = make_method(name, **options), reachable(options, random_target(TEMPLATE, rank, 0.1))
+    method, target = make_method(name, **options), random_target(TEMPLATE, rank, 0.1)
+    target = reachable(method, options, target)
     start = distance(method.mean(begin(method)), target)
     steps = 400 if name in PAIRS_ONLY else 150
     assert distance(method.mean(run(method, target, steps)), target) < 0.25 * start

@@ -13,6 +13,7 @@ _HOMES = {
     "decomposed": ("evolora.search.decomposed", "Decomposed"),
     "openai_es": ("evolora.search.openai_es", "OpenAIES"),
     "mezo": ("evolora.search.mezo", "MeZO"),
+    "cma": ("evolora.search.cma", "CMA"),
     "random_search": ("evolora.search.random_search", "RandomSearch"),
     "adamw": ("evolora.search.adamw", "AdamW"),
     "grpo": ("evolora.search.grpo", "GRPO"),
