@@ -58,6 +58,7 @@ class Adaptation:
         stopped: the budget that ended it.
         steps: how many steps were done.
         diagnostics: what ``evolora.diagnostics.diagnose`` found, with a ledger of its own; None unless asked.
+        population: what stands beside the adapter, by name (``members_to_export`` of the method).
     """
 
     adapter: Adapter
@@ -70,6 +71,7 @@ class Adaptation:
     stopped: str
     steps: int
     diagnostics: dict[str, Any] | None = None
+    population: Mapping[str, Adapter] = field(default_factory=dict, repr=False)
 
 
 def adapt(
@@ -190,6 +192,10 @@ def improve(
         search.stopped,
         search.state.step,
         diagnostics,
+        {
+            name: _sign(member, problem)
+            for name, member in search.method.members_to_export(search.result).items()
+        },
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from evolora.problems import Problem, load_reward
 from evolora.problems.problem import render
 from evolora.progress import Progress
 from evolora.runs import RunFolder
+from evolora.runs.atomic import write_atomically
 from evolora.runs.contents import Contents, refuse_unless_free
 from evolora.runs.plain import plain
 from evolora.runs.provenance import collect
@@ -203,6 +205,7 @@ def _write(config: AdaptConfig, run: RunFolder, problem: Problem, outcome: Adapt
     if outcome.diagnostics is not None:
         result["diagnostics"] = outcome.diagnostics
         run.save_diagnostics(outcome.diagnostics)
+    _save_population(run, outcome.population)
     run.save_result(result)
     run.save_metrics()
     run.record(ledger=outcome.ledger.snapshot())
@@ -210,6 +213,16 @@ def _write(config: AdaptConfig, run: RunFolder, problem: Problem, outcome: Adapt
     write_report(run.path)
     plain_result: dict[str, Any] = plain(result)
     return plain_result
+
+
+def _save_population(run: RunFolder, members: Mapping[str, Adapter]) -> None:
+    """The members' PEFT folders, and what is known of each in ``index.json``, last."""
+    if not members:
+        return
+    for name, member in members.items():
+        member.save(run.population_path / name, overwrite=True)
+    index = {name: member.provenance.get("member", {}) for name, member in members.items()}
+    write_atomically(run.population_path / "index.json", json.dumps(plain(index), indent=1) + "\n")
 
 
 def demo_config(seed: int = 0, out: str | Path = "runs/demo") -> AdaptConfig:

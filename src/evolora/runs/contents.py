@@ -30,6 +30,7 @@ class Contents:
         self.report_path = path / "report.html"
         self.checkpoints_path = path / "checkpoints"
         self.adapter_path = path / "adapter"
+        self.population_path = path / "population"
         self.lock_path = path / "run.lock"
 
     def record(self) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def remove_old(contents: Contents) -> None:
             contents.report_path,
         ):
             file.unlink(missing_ok=True)
-        for folder in (contents.checkpoints_path, contents.adapter_path):
+        for folder in (contents.checkpoints_path, contents.adapter_path, contents.population_path):
             if folder.exists():
                 shutil.rmtree(folder)
     except OSError as error:

@@ -85,6 +85,13 @@ class _Searcher(Options, ABC):
         """One member: what the search has arrived at, exactly (never truncated)."""
         return as_population(self.adapter(state))
 
+    def members_to_export(self, state: State) -> Mapping[str, Adapter]:
+        """The population that stands beside the adapter, by name; none for a search of a single point.
+
+        What ``index.json`` says of a member stands in its provenance under ``member``.
+        """
+        return {}
+
 
 class Method(_Searcher):
     """A search by rewards alone.
