@@ -4,12 +4,12 @@
     python benchmarks/methods.py --sentiment FILE       rows of SST-2: {"sentence": ..., "label": 0 or 1}
 
 Question: what does each method reach within one and the same number of forward FLOPs, its own forward passes
-counted wherever they happen (backward passes are named beside)? Nothing is claimed of an order among them: three
-seeds cannot carry that, and the gradient methods see more (adamw the answers, grpo its own samples). What would
-show a method to be of no use here: a gain whose mean over seeds is not above zero.
+counted wherever they happen (backward passes are named beside)? Nothing is claimed of an order among them:
+three seeds cannot carry that, and the gradient methods see more (adamw the answers, grpo its own samples).
+What would show a method to be of no use here: a gain whose mean over seeds is not above zero.
 
-Options are the methods' defaults; where a default belongs to another scale of reward or model, one was chosen on
-seed 100 (validation prompts) and stands in ARMS.
+Options are the methods' defaults; where a default belongs to another scale of reward or model, one was chosen
+on seed 100 (validation prompts) and stands in ARMS.
 """
 
 from __future__ import annotations
