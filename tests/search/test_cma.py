@@ -1,6 +1,7 @@
 import copy
 import sys
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,7 +18,7 @@ from evolora.errors import ConfigError, RunError
 from evolora.runs.checkpoint import latest, save
 from evolora.search import from_checkpoint, make_method, to_checkpoint
 from evolora.search.cma import CMA, LIMIT
-from evolora.search.coordinates import AtPoints, random_directions, singular_values
+from evolora.search.coordinates import AtPoints, merge_weights, random_directions, singular_values
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -206,6 +207,26 @@ def test_a_state_can_be_asked_and_told_again_after_the_search_went_on():
     assert same(method.tell(early, rewards)[0], first)
 
 
+def test_a_state_that_a_guard_puts_back_at_a_later_step_goes_on_and_resumes_bit_for_bit():
+    method = CMA(directions=3)
+    best = mixed(method, method.init(TEMPLATE, 0), 3)
+    late = mixed(method, best, 8)
+    back = mixed(method, replace(best, step=late.step, turn=late.turn), 12)
+    assert same(mixed(method, forgotten(back), 15), mixed(method, back, 15))
+    assert back.tensor("steps").tolist() == [0, 1, 2, 8, 9, 10, 11]
+
+
+def test_many_coordinates_are_adapted_by_the_same_rule_as_few():
+    template = matrices(*[(4, 4)] * 310)
+    method = CMA()
+    whole = mixed(method, method.init(template, 0), 4)
+    state = method.init(template, 0)
+    for stop in range(1, 5):
+        state = mixed(method, forgotten(state), stop)
+        method.ask(state)
+    assert same(state, whole)
+
+
 def test_rewards_that_do_not_lead_to_the_saved_mean_are_refused():
     method = CMA(directions=3)
     state = forgotten(mixed(method, method.init(TEMPLATE, 0), 6))
@@ -278,6 +299,30 @@ def test_it_finds_the_singular_values_that_a_start_should_have():
         state, _ = method.tell(state, rewards, (step + 1) / 80)
     assert distance(method.mean(state), target) < 1e-3 * first
     np.testing.assert_allclose(point(state), wanted.numpy(), atol=0.02)
+
+
+def test_it_finds_the_weights_of_a_merge():
+    parents = [lora(1), lora(2, NAMES[:1], rank=1), lora(3, rank=2)]
+    coordinates, wanted = merge_weights(parents), torch.tensor([0.8, -0.4, 0.1])
+    method = CMA()
+    state = method.begin(coordinates, 0.2, seed=0)
+    target = {
+        name: sum(
+            weight * parent.modules[name].delta()
+            for weight, parent in zip(wanted, parents, strict=True)
+            if name in parent.modules
+        )
+        for name in NAMES
+    }
+    assert point(state).tolist() == [1 / 3] * 3
+    for step in range(60):
+        rewards = quadratic_rewards(method.ask(state), target)
+        state, _ = method.tell(forgotten(state) if step == 30 else state, rewards, (step + 1) / 60)
+    np.testing.assert_allclose(point(state), wanted.numpy(), atol=1e-2)
+    merged = method.adapter(state)
+    assert merged.rank == 6
+    for name, delta in dense_members(method.mean(state)).items():
+        torch.testing.assert_close(merged.modules[name].delta(), delta[0])
 
 
 def test_best_is_the_best_member_of_all_steps_and_mean_is_the_mean():

@@ -7,10 +7,11 @@ The coordinates (``coordinates``) are the singular values of the start adapter o
 directions in every module: C has d^2 / 2 entries and takes about 100 d evaluations to learn, so d must be
 small, and what lies outside the directions can never be found.
 
-The state holds the told fitness of every step, the directions and the point reached. The package's object is
-made from them by asking and telling again, which gives the same bits, as all its deviates are counted noise;
-an object that is at hand is kept, and saves that work. A step whose members are all alike tells it nothing. A
-member without a value is told as the median of the others, where the weights of the ranking are nearly zero.
+The state holds the fitness of every step that was told, the directions and the point reached. The package's
+object is made from them by asking and telling again, which gives the same bits, as all its deviates are
+counted noise; an object that is at hand is kept, and saves that work. A step whose members are all alike
+tells it nothing. A member without a value is told as the median of the others, where the weights of the
+ranking are nearly zero.
 
 Source: Hansen, The CMA Evolution Strategy: A Tutorial, arXiv 1604.00772; pycma (BSD-3-Clause).
 """
@@ -87,14 +88,25 @@ class CMA(Method):
         Raises:
             ConfigError: the ``cma`` package is missing, or there are too many or too few coordinates.
         """
+        check_start(template, start)
+        if start is None:
+            return self.begin(random_directions(template, self.directions, seed), self.sigma, seed)
+        return self.begin(singular_values(template, start, self.directions), self.sigma_values, seed)
+
+    def begin(self, coordinates: Coordinates, sigma: float, seed: int) -> State:
+        """The state before the first step of a search of any coordinates, as of ``merge_weights``.
+
+        Args:
+            coordinates: what is searched; the search begins at their ``start``.
+            sigma: the first standard deviation of each of them; the options' own are not looked at.
+            seed: every random choice follows from it.
+
+        Raises:
+            ConfigError: the ``cma`` package is missing, or there are too many or too few coordinates.
+        """
         import torch
 
         _package()
-        check_start(template, start)
-        if start is None:
-            coordinates = random_directions(template, self.directions, seed)
-        else:
-            coordinates = singular_values(template, start, self.directions)
         if not 2 <= coordinates.dimension <= LIMIT:
             raise ConfigError(
                 f"{coordinates.dimension} coordinates, where CMA-ES takes 2 to {LIMIT}",
@@ -107,9 +119,9 @@ class CMA(Method):
             "best": coordinates.start,
             "start": coordinates.start,
             "history": torch.zeros(0, members, dtype=torch.float64),
+            "steps": torch.zeros(0, dtype=torch.int64),  # a guard may put a state back at a later step
         }
-        sigma = self.sigma if start is None else self.sigma_values
-        return State(template, seed, tensors=tensors, numbers={"sigma_start": sigma, "sigma": sigma})
+        return State(coordinates.specs, seed, tensors=tensors, numbers={"sigma_start": sigma, "sigma": sigma})
 
     def members(self, state: State) -> int:
         """The option ``population``, or 4 + 3 ln d for d coordinates."""
@@ -148,10 +160,11 @@ class CMA(Method):
                 numbers["best_reward"] = -told[best].item()
                 tensors["best"] = torch.from_numpy(points[best].copy())
             live.tell(told.numpy())
-            tensors["mean"] = torch.from_numpy(live.strategy.mean.copy())
+            tensors["mean"] = torch.from_numpy(live.mean)
             numbers["sigma"] = float(live.strategy.sigma)
             metrics["axis_ratio"] = float(live.strategy.D.max() / live.strategy.D.min())
         tensors["history"] = torch.cat([state.tensor("history"), told[None]])
+        tensors["steps"] = torch.cat([state.tensor("steps"), torch.tensor([state.step])])
         following = state.after(tensors, numbers, progress)
         if live is not None:
             _LIVE[following] = live
@@ -196,6 +209,11 @@ class _Live:
     def tell(self, fitness: NDArray[np.float64]) -> None:
         self.strategy.tell(self.points, fitness.tolist())
 
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """The distribution's mean, in the coordinates even where the package has changed its own."""
+        return self.strategy.gp.pheno(self.strategy.mean, copy=True)
+
 
 @dataclass
 class _Deviates:
@@ -222,21 +240,23 @@ def _replay(state: State) -> _Live:
         RunError: it does not arrive where the state did.
     """
     history, mean = state.tensor("history").numpy(), state.tensor("mean").numpy()
-    noise = _Deviates(state.seed)
+    noise, package = _Deviates(state.seed), _package()
     options = {
         "randn": noise,
         "seed": np.nan,  # leaves numpy's global generator alone
         "popsize": history.shape[1],
         "verbose": -9,
         "verb_log": 0,
+        # from 300 coordinates on it would be one that needs points of its own among the members
+        "AdaptSigma": package.sigma_adaptation.CMAAdaptSigmaCSA,
     }
     start, sigma = state.tensor("start").numpy(), state.numbers["sigma_start"]
-    live = _Live(_package().CMAEvolutionStrategy(start.copy(), sigma, options), noise)
-    for step, fitness in enumerate(history):
+    live = _Live(package.CMAEvolutionStrategy(start.copy(), sigma, options), noise)
+    for step, fitness in zip(state.tensor("steps").tolist(), history, strict=True):
         live.ask(step)
         if (fitness != fitness[0]).any():  # else the step had no spread, and was not told
             live.tell(fitness)
-    if np.abs(live.strategy.mean - mean).max() > 1e-6 * live.strategy.sigma:
+    if np.abs(live.mean - mean).max() > 1e-6 * live.strategy.sigma:
         raise RunError(
             "the told rewards do not lead to the saved mean",
             where="cma",
