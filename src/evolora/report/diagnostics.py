@@ -98,8 +98,8 @@ def module_figure(found: Mapping[str, Any]) -> Figure | None:
         modules = _at(found, (path[0], "modules"))
         if not isinstance(modules, Mapping):
             continue
-        bars = {m: v.get(path[1]) if isinstance(v, Mapping) else v for m, v in modules.items()}
-        bars = {module: value for module, value in bars.items() if is_number(value)}
+        parts = ((m, v.get(path[1]) if isinstance(v, Mapping) else v) for m, v in modules.items())
+        bars = {str(module): value for module, value in parts if is_number(value)}
         if bars:
             views[name] = _bars(bars, title)
     if not views:
