@@ -8,10 +8,10 @@ directions in every module: C has d^2 / 2 entries and takes about 100 d evaluati
 small, and what lies outside the directions can never be found.
 
 The state holds the fitness of every step that was told, the directions and the point reached. The package's
-object is made from them by asking and telling again, which gives the same bits, as all its deviates are
-counted noise; an object that is at hand is kept, and saves that work. A step whose members are all alike
-tells it nothing. A member without a value is told as the median of the others, where the weights of the
-ranking are nearly zero.
+object is made from them by asking and telling again, which gives the same bits (from the same libraries and
+number of threads), as all its deviates are counted noise; an object that is at hand is kept, and saves that
+work. A step whose members are all alike tells it nothing. A member without a value is told as the median of
+the others, where the weights of the ranking are nearly zero.
 
 Source: Hansen, The CMA Evolution Strategy: A Tutorial, arXiv 1604.00772; pycma (BSD-3-Clause).
 """
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LIMIT = 1000  # coordinates; a decomposition of C takes a good part of a second there
+_APART = 1e-3  # of sigma: other threads only round otherwise, another eigenvector is about 1
 
 
 class CMA(Method):
@@ -256,7 +257,7 @@ def _replay(state: State) -> _Live:
         live.ask(step)
         if (fitness != fitness[0]).any():  # else the step had no spread, and was not told
             live.tell(fitness)
-    if np.abs(live.mean - mean).max() > 1e-6 * live.strategy.sigma:
+    if np.abs(live.mean - mean).max() > _APART * live.strategy.sigma:
         raise RunError(
             "the told rewards do not lead to the saved mean",
             where="cma",
