@@ -14,8 +14,8 @@ would falsify it: a mean gain below 0.15, or an interval that reaches zero.
              validation prompts are right); from there its B is searched, on training prompts that no
              gradient has seen
 
-The gain is over the start, on test prompts that nothing was chosen on: settings were chosen on seed 0, which is
-not among the seeds here. Completions are decoded, not teacher-forced.
+The gain is over the start, on test prompts that nothing was chosen on: settings were chosen on seed 0, which
+is not among the seeds here. Completions are decoded, not teacher-forced.
 """
 
 from __future__ import annotations
