@@ -378,3 +378,13 @@ def test_a_preflight_recommends_a_sigma_and_writes_nothing(config):
 def test_a_preflight_needs_pairs(config, method):
     with pytest.raises(ConfigError, match=r"eggroll"):
         preflight(with_(config, method=method, options={}))
+
+
+def test_a_run_from_an_adapter_is_compared_with_it_too(config, tmp_path):
+    assert "start" not in carry_out(config)
+    result = carry_out(with_(config, start=config.out / "adapter", seed=1, out=tmp_path / "further"))
+    assert result["over_start"]["value"] == pytest.approx(
+        result["adapted"]["accuracy"] - result["start"]["accuracy"], abs=1e-9
+    )
+    first = json.loads((config.out / "result.json").read_text())
+    assert result["start"]["accuracy"] == pytest.approx(first["adapted"]["accuracy"], abs=1e-6)

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,23 +23,18 @@ from evolora.budget import Budget
 from evolora.diagnostics import Finished, check_prior, prior_task
 from evolora.diagnostics import diagnose as run_diagnostics
 from evolora.engine import Base, Engine, Ledger, load_base
-from evolora.guard import Guard, Watch, finite, own_tensors
+from evolora.guard import Watch
+from evolora.loop import Loop
 from evolora.problems import Evaluation, Problem, Reward, difference, evaluate, load_reward
-from evolora.problems.problem import no_rewards, render
 from evolora.progress import Progress
-from evolora.runs import Interrupt, RunFolder
+from evolora.runs import RunFolder
 from evolora.search import AnyMethod, Eggroll, GradientMethod, PolicyMethod
-from evolora.search.state import State, from_checkpoint, to_checkpoint
 from evolora.tasks import Task, load_task
 from evolora.version import __version__
 
 if TYPE_CHECKING:
     from evolora.adapters import Adapter
     from evolora.engine.structure import Layers, Targets
-
-SAVE_SECONDS = 30.0  # a state is saved at least this often,
-UNJUDGED_STEPS = 3  # a reward that judges nothing for so many steps ends the run
-SAVE_SHARE = 20  # and more often where saving takes at most a twentieth of the time
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +53,8 @@ class Adaptation:
         steps: how many steps were done.
         diagnostics: what ``evolora.diagnostics.diagnose`` found, with a ledger of its own; None unless asked.
         population: what stands beside the adapter, by name (``members_to_export`` of the method).
+        start: the adapter that the search began at, on the same prompts; None where it began at the base.
+        over_start: adapted minus start, as ``difference``; None likewise.
     """
 
     adapter: Adapter
@@ -72,6 +68,8 @@ class Adaptation:
     steps: int
     diagnostics: dict[str, Any] | None = None
     population: Mapping[str, Adapter] = field(default_factory=dict, repr=False)
+    start: Evaluation | None = None
+    over_start: dict[str, Any] | None = None
 
 
 def adapt(
@@ -171,12 +169,14 @@ def improve(
     problem.check_texts(trains=isinstance(method, GradientMethod), samples=isinstance(method, PolicyMethod))
     if prior is not None:
         check_prior(problem.engine, prior)
-    search = _Search(problem, method, budget, run, progress, seed, start, watch)
+    search = Loop(problem, method, budget, run, progress, seed, start, watch)
     search.go()
     adapter = _sign(method.adapter(search.result, rank=export_rank), problem)
     if run is not None:
         adapter.save(run.adapter_path, overwrite=True)
-    base, adapted, testing = _test(problem, adapter, progress)
+    members = [None, adapter] if start is None else [None, adapter, start]
+    (base, adapted, *others), testing = _test(problem, members, progress)
+    begun = others[0] if others else None
     diagnostics = None
     if prior is not None:
         ended = (search.method, search.result, adapter, search.journal)
@@ -196,181 +196,9 @@ def improve(
             name: _sign(member, problem)
             for name, member in search.method.members_to_export(search.result).items()
         },
+        begun,
+        None if begun is None else difference(begun, adapted),
     )
-
-
-class _Search:
-    """The loop, and what it keeps between steps."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        method: AnyMethod,
-        budget: Budget,
-        run: RunFolder | None,
-        progress: Progress,
-        seed: int,
-        start: Adapter | None,
-        watch: Watch | None,
-    ) -> None:
-        self.problem, self.method, self.budget, self.run, self.progress = (
-            problem,
-            method,
-            budget,
-            run,
-            progress,
-        )
-        self.ledger, self.journal, self.stopped = Ledger(), [], ""
-        self.last_cost: dict[str, float] = {}
-        self.told_no_spread, self.unjudged = False, 0
-        self.guard = None if watch is None else Guard(problem, watch)
-        saved = run.resume() if run is not None else None
-        if saved is None:
-            norms = problem.engine.base.weight_norms(problem.template) if method.needs_norms else None
-            self.state = method.init(problem.template, seed, start, norms)
-        else:
-            assert run is not None
-            numbers = dict(saved.numbers)
-            self.ledger.add(numbers.pop("ledger"))
-            self.last_cost = numbers.pop("last_cost")
-            guarded = numbers.pop("guard", None)
-            self.state = from_checkpoint(problem.template, own_tensors(saved.tensors), numbers)
-            if self.guard is not None and guarded is not None:
-                self.guard.load(self.state, saved.tensors, guarded)
-                self.method = method.halved(self.guard.halvings)
-            self.journal = run.journal.read()
-            for line in saved.passed_over:
-                progress.note(f"{line}; the state before it is used")
-            progress.note(f"going on after step {self.state.step}")
-
-    def go(self) -> None:
-        """Steps until the budget is spent."""
-        engine = self.problem.engine
-        outer, engine.ledger = engine.ledger, self.ledger
-        limits = self.budget.limits()
-        name = self.budget.nearest(self.budget.spent(self.state.step, self.ledger))[0]
-        self.progress.start(limits[name], name)
-        saved_step, saved_at, pause = self.state.step, time.monotonic(), 0.0
-        try:
-            with Interrupt() as interrupt:
-                if self.guard is not None and self.guard.best is None:
-                    self.guard.look(self.state, self.method.mean(self.state))
-                while True:
-                    name, fraction = self.budget.nearest(self.budget.spent(self.state.step, self.ledger))
-                    over = fraction >= 1 or self.plateau
-                    due = over or interrupt.requested or time.monotonic() - saved_at >= pause
-                    if due and self.run is not None and self.state.step > saved_step:
-                        began = time.monotonic()
-                        self._save()
-                        saved_step, saved_at = self.state.step, time.monotonic()
-                        pause = min(SAVE_SECONDS, SAVE_SHARE * (saved_at - began))
-                    if over:
-                        self.stopped = "plateau" if self.plateau else f"{name} budget spent"
-                        return
-                    if interrupt.requested:
-                        raise KeyboardInterrupt
-                    self._step()
-        finally:
-            engine.ledger = outer
-            self.progress.finish()
-
-    def _step(self) -> None:
-        before = self.budget.spent(self.state.step, self.ledger)
-        began = time.perf_counter()
-        metrics = self._learn(before)
-        metrics |= self._look()
-        self.ledger.seconds += time.perf_counter() - began
-        after = self.budget.spent(self.state.step, self.ledger)
-        self.last_cost = {key: after[key] - before[key] for key in after}
-        line = {"step": self.state.step, **metrics, **self.ledger.snapshot()}
-        self.journal.append(line)
-        if self.run is not None:
-            self.run.journal.append(line)
-        name = self.budget.nearest(after)[0]
-        self.progress.update(self.state.step, {**line, "spent": after[name]})
-
-    def _learn(self, spent: dict[str, float]) -> dict[str, Any]:
-        step = self.state.step
-        if isinstance(self.method, GradientMethod):
-            examples = self.problem.batch(step)
-            pairs = list(
-                zip(render(self.problem.engine.base, examples), (e.answer for e in examples), strict=True)
-            )
-            self.state, metrics = self.method.step(
-                self.state, self.problem.engine, pairs, self._ahead(spent), stop=self.problem.task.stop
-            )
-            self.ledger.evaluations += len(pairs)
-            return metrics
-        before = Counter(self.problem.reward.failures)
-        if isinstance(self.method, PolicyMethod):
-            self.state, metrics = self.method.step(self.state, self.problem, self._ahead(spent))
-            failed = Counter(self.problem.reward.failures) - before
-            self._require_some(math.isnan(metrics["reward_mean"]), failed, step)
-        else:
-            population = self.method.ask(self.state)
-            rewards = self.problem.evaluate(population, step)
-            failed = Counter(self.problem.reward.failures) - before
-            self._require_some(bool(rewards.values.isnan().all()), failed, step)
-            now = self.budget.spent(step + 1, self.ledger)
-            fraction = min(1.0, self.budget.nearest(now)[1])
-            self.state, metrics = self.method.tell(self.state, rewards.values, fraction)
-        if metrics.get("no_spread") and not self.unjudged and not self.told_no_spread:
-            self.told_no_spread = True
-            self.progress.note(
-                f"step {step + 1}: all members were rewarded alike, so nothing was learned; if that goes on, "
-                f"try {self.method.spread_advice}, more prompts a step, or a text that ends the answers "
-                "(stop)"
-            )
-        failures: dict[str, Any] = {f"failed_{kind}": count for kind, count in failed.items()}
-        return {**metrics, **failures}
-
-    def _ahead(self, spent: dict[str, float]) -> float:
-        """The fraction of the budget spent once a step that costs what the last one did is done."""
-        ahead = {key: value + self.last_cost.get(key, 0.0) for key, value in spent.items()}
-        return min(1.0, self.budget.nearest(ahead | {"steps": self.state.step + 1})[1])
-
-    def _require_some(self, nothing: bool, failed: Mapping[str, int], step: int) -> None:
-        """Ends the run where the reward judges nothing at all: at the first step, or for several."""
-        self.unjudged = self.unjudged + 1 if nothing else 0
-        if nothing and (step == 0 or self.unjudged >= UNJUDGED_STEPS):
-            raise no_rewards(failed, self.problem.reward.error, self.problem.reward.name)
-
-    @property
-    def plateau(self) -> bool:
-        """Whether the guard has seen nothing better for as long as it is patient."""
-        return self.guard is not None and self.guard.patient_no_more
-
-    @property
-    def result(self) -> State:
-        """The best state that the guard saw, or the last one."""
-        best = None if self.guard is None else self.guard.best
-        return self.state if best is None else best
-
-    def _look(self) -> dict[str, Any]:
-        if self.guard is None:
-            return {}
-        if not self.guard.due(self.state) and finite(self.state):
-            return {}
-        finding = self.guard.look(self.state, self.method.mean(self.state))
-        if finding == "diverged":
-            self.state = self.guard.restore(self.state)
-            self.method = self.method.halved(1)
-            assert self.guard.best is not None
-            self.progress.note(
-                f"step {self.state.step}: the search diverged; the state of step {self.guard.best.step} "
-                "comes back, and steps are half as long from here"
-            )
-        value = self.guard.looks[-1][1] if self.guard.looks else float("nan")
-        return {"validation": value, "diverged": float(finding == "diverged")}
-
-    def _save(self) -> None:
-        assert self.run is not None
-        tensors, numbers = to_checkpoint(self.state)
-        extra: dict[str, Any] = {"ledger": self.ledger.snapshot(), "last_cost": self.last_cost}
-        if self.guard is not None:
-            kept, extra["guard"] = self.guard.save()
-            tensors |= kept
-        self.run.save_checkpoint(self.state.step, tensors, {**numbers, **extra})
 
 
 def _sign(adapter: Adapter, problem: Problem) -> Adapter:
@@ -386,20 +214,22 @@ def _sign(adapter: Adapter, problem: Problem) -> Adapter:
     return replace(adapter, base=base.reference, provenance={**adapter.provenance, **made})
 
 
-def _test(problem: Problem, adapter: Adapter, progress: Progress) -> tuple[Evaluation, Evaluation, Ledger]:
+def _test(
+    problem: Problem, members: Sequence[Adapter | None], progress: Progress
+) -> tuple[list[Evaluation], Ledger]:
     engine, examples = problem.engine, problem.split("test")
-    progress.note(f"testing base and adapter on {len(examples)} prompts")
+    names = "base, start and adapter" if len(members) > 2 else "base and adapter"
+    progress.note(f"testing {names} on {len(examples)} prompts")
     outer, engine.ledger = engine.ledger, Ledger()
     began = time.perf_counter()
     try:
-        (base,) = evaluate(
-            engine, None, examples, problem.reward, problem.max_new_tokens, stop=problem.task.stop
-        )
-        (adapted,) = evaluate(
-            engine, adapter, examples, problem.reward, problem.max_new_tokens, stop=problem.task.stop
-        )
+        found = []
+        for member in members:
+            found += evaluate(
+                engine, member, examples, problem.reward, problem.max_new_tokens, stop=problem.task.stop
+            )
         engine.ledger.seconds += time.perf_counter() - began
-        return base, adapted, engine.ledger
+        return found, engine.ledger
     finally:
         engine.ledger = outer
 

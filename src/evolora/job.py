@@ -190,6 +190,7 @@ def _write(config: AdaptConfig, run: RunFolder, problem: Problem, outcome: Adapt
         "base": outcome.base.as_dict(),
         "adapted": outcome.adapted.as_dict(),
         "difference": outcome.difference,
+        **_over_start(outcome),
         "adapter": str(run.adapter_path),
         "report": str(run.report_path),
         "ledger": outcome.ledger.snapshot(),
@@ -213,6 +214,13 @@ def _write(config: AdaptConfig, run: RunFolder, problem: Problem, outcome: Adapt
     write_report(run.path)
     plain_result: dict[str, Any] = plain(result)
     return plain_result
+
+
+def _over_start(outcome: Adaptation) -> dict[str, Any]:
+    """What stands in the result of a run that began at an adapter."""
+    if outcome.start is None:
+        return {}
+    return {"start": outcome.start.as_dict(), "over_start": outcome.over_start}
 
 
 def _save_population(run: RunFolder, members: Mapping[str, Adapter]) -> None:

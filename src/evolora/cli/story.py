@@ -36,8 +36,13 @@ def tell(result: Mapping[str, Any], config: AdaptConfig) -> None:
     share = is_share(result["reward"])
     gain, spread = points(difference["value"], share), interval(difference["ci"], share)
     say(f"  base     {percent(base['accuracy'], share):>8}  {interval(base['ci'], share)}")
+    if begun := result.get("start"):
+        say(f"  start    {percent(begun['accuracy'], share):>8}  {interval(begun['ci'], share)}")
     say(f"  adapted  {percent(adapted['accuracy'], share):>8}  {interval(adapted['ci'], share)}")
     say(f"  gain     {gain:>8}  {spread}  {verdict(difference['ci'])}")
+    if over := result.get("over_start"):
+        gained = points(over["value"], share)
+        say(f"  on start {gained:>8}  {interval(over['ci'], share)}  {verdict(over['ci'])}")
     say(f"on {base['n']} test prompts that the search never saw; [95 % intervals], the gain's is paired\n")
     samples = pick(result.get("samples", ()))
     if samples:
@@ -73,6 +78,8 @@ def again(result: Mapping[str, Any], config: AdaptConfig) -> str:
     ]
     if config.stop is not None:
         words += ["--stop", config.stop.replace("\n", "\\n")]
+    if config.shots:
+        words += ["--shots", str(config.shots)]
     if config.seed:
         words += ["--seed", str(config.seed)]
     if config.dtype != "float32":

@@ -170,8 +170,8 @@ def recommend(rungs: Sequence[Rung]) -> Ladder:
         mend = "; raise batch or population, or choose a reward with partial credit"
         return Ladder(tuple(rungs), None, None, reason + mend)
     reason = (
-        f"at sigma {best.sigma:g} two members of a pair differ by {2 * best.spread:.3g}, {best.signal:.0%} of "
-        f"its square repeats on other prompts, and a perturbation costs {best.harm:.3g} on average: a step of lr "
-        f"{best.lr:.2g} gains most"
+        f"at sigma {best.sigma:g} two members of a pair differ by {2 * best.spread:.3g}, {best.signal:.0%} "
+        f"of its square repeats on other prompts, a perturbation costs {best.harm:.3g} on average: a step "
+        f"of lr {best.lr:.2g} gains most"
     )
     return Ladder(tuple(rungs), best.sigma, best.lr, reason)

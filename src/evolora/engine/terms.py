@@ -60,7 +60,8 @@ def prepare(base: Base, stacks: Mapping[str, Stack], shared: Mapping[str, Shared
 
     Raises:
         ModelError: DoRA where its norms cannot be computed: on a module whose weight is no plain float matrix
-            (a quantised base), on an embedding, on antithetic pairs, on dense deltas, or on top of a shared delta.
+            (a quantised base), on an embedding, on antithetic pairs, on dense deltas, or on top of a shared
+            delta.
     """
     terms = {}
     coefficients: dict[

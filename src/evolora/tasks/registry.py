@@ -14,8 +14,8 @@ from evolora.tasks.facts import FACTS
 from evolora.tasks.files import load_file
 from evolora.tasks.lists import LISTS
 from evolora.tasks.procedural import Sized, Subtask, draw_splits
-from evolora.tasks.shots import with_shots
 from evolora.tasks.sentiment import DESCRIPTION, HUB_NAME, load_sentiment
+from evolora.tasks.shots import with_shots
 from evolora.tasks.strings import STRINGS
 from evolora.tasks.task import Split, Task
 

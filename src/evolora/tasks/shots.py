@@ -43,9 +43,7 @@ def with_shots(task: Task, count: int) -> Task:
             )
     kinds = {isinstance(e.prompt, str) for split in SPLITS for e in task.split(split)}
     if len(kinds) > 1:
-        raise TaskError(
-            "texts and chats are mixed", where=task.name, mend="shots need prompts of one kind"
-        )
+        raise TaskError("texts and chats are mixed", where=task.name, mend="shots need prompts of one kind")
     text = kinds == {True}
     splits = {split: tuple(_led(e, shown, stop) for e in task.split(split)) for split in SPLITS}
     return replace(
