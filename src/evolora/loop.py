@@ -71,7 +71,10 @@ class Loop:
         self.guard = None if watch is None else Guard(problem, watch)
         saved = run.resume() if run is not None else None
         if saved is None:
-            norms = problem.engine.base.weight_norms(problem.template) if method.needs_norms else None
+            norms, base = None, problem.engine.base
+            if method.needs_norms:
+                norms = base.weight_norms(problem.template)
+                start = None if start is None else base.as_dora(start)
             self.state = method.init(problem.template, seed, start, norms)
         else:
             assert run is not None

@@ -4,7 +4,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from evolora.engine import Base
+from evolora.adapters import Adapter, Factors
+from evolora.engine import Base, Engine
 from evolora.errors import ConfigError, InputError, ModelError
 
 
@@ -193,3 +194,23 @@ def test_tokens_that_the_model_has_no_row_for_are_refused(llama):
     llama.tokenizer.add_tokens(["<new>"])
     with pytest.raises(InputError, match=r"token 97.*97 tokens"):
         llama.text.prompts(["a <new>"])
+
+
+def test_a_lora_as_dora_computes_the_same_and_keeps_magnitudes_that_are_there(make_tiny, char_tokenizer):
+    base = Base(make_tiny("llama"), char_tokenizer, "tiny")
+    specs = base.modules("attention")
+    draw = torch.Generator().manual_seed(0)
+    modules = {
+        name: Factors(
+            torch.randn(3, spec.d_in, generator=draw), torch.randn(spec.d_out, 3, generator=draw), scale=0.05
+        )
+        for name, spec in specs.items()
+    }
+    lora = Adapter(modules)
+    dora = base.as_dora(lora)
+    assert all(factors.magnitude is not None for factors in dora.modules.values())
+    engine, prompts, answers = Engine(base), ["abc", "x y"], ["de", "z"]
+    one, two, plain = (engine.log_likelihood(m, prompts, answers) for m in (lora, dora, None))
+    torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
+    assert (one - plain).abs().max() > 0.01
+    assert base.as_dora(dora).modules == dora.modules

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -119,21 +119,40 @@ class Base:
         Raises:
             ModelError: a module is quantised: its weight is no plain float matrix.
         """
+        import torch
+
+        return {
+            path: self._norms(path, torch.zeros(0, spec.d_in), torch.zeros(spec.d_out, 0))
+            for path, spec in ((path, self.structure.specs[path]) for path in paths)
+        }
+
+    def as_dora(self, adapter: Adapter) -> Adapter:
+        """The same function as a DoRA adapter: magnitudes ``||W + B A||`` where it has none.
+
+        Raises:
+            AdapterError: it does not fit this base.
+            ModelError: a module is quantised, see ``weight_norms``.
+        """
+        self.check(adapter)
+        modules = {
+            path: factors
+            if factors.magnitude is not None
+            else replace(factors, magnitude=self._norms(path, factors.a, factors.scale * factors.b))
+            for path, factors in adapter.modules.items()
+        }
+        return replace(adapter, modules=modules)
+
+    def _norms(self, path: str, a: Tensor, b: Tensor) -> Tensor:
         from evolora.adapters.geometry import weight_norms
 
-        norms = {}
-        for path in paths:
-            weight = plain_weight(self.model.get_submodule(path))
-            if weight is None:
-                raise ModelError(
-                    "its weight is quantised, so its norms are unknown",
-                    where=path,
-                    mend="load the base unquantised, or choose a method without magnitudes",
-                )
-            weight = weight.float()
-            nothing = weight.new_zeros(0, weight.shape[1]), weight.new_zeros(len(weight), 0)
-            norms[path] = weight_norms(weight, *nothing).cpu()
-        return norms
+        weight = plain_weight(self.model.get_submodule(path))
+        if weight is None:
+            raise ModelError(
+                "its weight is quantised, so its norms are unknown",
+                where=path,
+                mend="load the base unquantised, or choose a method without magnitudes",
+            )
+        return weight_norms(weight.float(), a.to(weight.device), b.to(weight.device)).cpu()
 
     def embedding_scale(self, path: str) -> float:
         """What a module multiplies an embedding's rows by; 1 for all other modules."""
