@@ -68,8 +68,7 @@ def cell(base: ev.Base, arm: Arm, seed: int) -> dict[str, Any]:
     task, engine = ev.load_task(**arm.task, seed=seed), ev.Engine(base)
     start = None
     if arm.half_trained:
-        lessons = replace(task, train=task.train[:LESSONS])
-        task = replace(task, train=task.train[LESSONS:])
+        lessons, task = divided(task)
         school = ev.Problem(engine, lessons, ev.load_reward("exact"), 16, seed, template=template)
         start = half_trained(school, seed)
     began = time.process_time()
@@ -88,6 +87,11 @@ def cell(base: ev.Base, arm: Arm, seed: int) -> dict[str, Any]:
         "ledger": found.ledger.snapshot(),
         "cpu_seconds": seconds,
     }
+
+
+def divided(task: ev.Task) -> tuple[ev.Task, ev.Task]:
+    """The task twice: with the training prompts that gradients may see, and with the others."""
+    return replace(task, train=task.train[:LESSONS]), replace(task, train=task.train[LESSONS:])
 
 
 def half_trained(problem: ev.Problem, seed: int) -> Adapter:
