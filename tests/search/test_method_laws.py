@@ -39,6 +39,10 @@ dense_members, quadratic_rewards, distance = (
 )
 EXAMPLES = [("1", " a"), ("2", " b"), ("3", " c")]
 
+CROWD = {"population": 16, "lambda_m": 5, "spread": 0.02, "factors": "ab", "rank": 4}
+DISTINCT = CROWD | {"kappa": 400, "resample_first": True}
+RECOMBINED = {"recombine": "step", "factors": "b", "rank": 10, "export": "mean"}
+
 # every registered method must stand here with the settings under which it solves the two targets below
 SOLVERS = [
     ("eggroll", {"sigma": 0.02, "lr": 0.4, "population": 16}),
@@ -55,6 +59,12 @@ SOLVERS = [
     ("decomposed", {"lr": 0.8, "lr_magnitude": 0.5, "ablation": "magnitude_only", "optimiser": "momentum"}),
     ("openai_es", {"sigma": 0.02, "lr": 0.4, "decay": "linear"}),
     ("openai_es", {"sigma": 0.02, "lr": 0.4, "antithetic": True, "shaping": "pair_rms", "population": 8}),
+    ("replicator", CROWD | {"kappa": 400, "diffusion": 1e-4}),
+    ("replicator", DISTINCT | {"diffusion": 2.5e-4, "antithetic": True, "export": "mean"}),
+    ("replicator", DISTINCT | {"diffusion": 6e-4, "kappa": 5, "standardise": True, "anneal": True}),
+    ("replicator", DISTINCT | {"diffusion": 1.5e-4, "mutation": "covariance", "memory_noise": 1e-9}),
+    ("replicator", DISTINCT | {"diffusion": 7e-5, "mutation_space": "delta"}),
+    ("replicator", CROWD | {"kappa": 2, "diffusion": 4e-4, "standardise": True} | RECOMBINED),
     ("mezo", {"sigma": 0.01, "lr": 3e-3}),
     ("mezo", {"sigma": 0.01, "lr": 3e-3, "space": "factors", "rank": 10}),
     ("cma", {"directions": 5}),
@@ -69,7 +79,10 @@ SOLVERS = [
 ]
 DORA = {"decomposed"}  # what comes out, and what can be the start, has magnitudes
 # the rewards' unit matters to these: a scaled reward takes a scaled step
-SCALED = {"mezo"}
+SCALED = {"mezo", "replicator"}
+SLOW = {"mezo", "replicator"}
+# what moves the members of these whatever they are rewarded, and what they remember acts later
+RESTLESS = {"replicator": ("diffusion", "memory_noise")}
 PAIRS_ONLY = {"mezo"}  # two members and no more
 IDS = [f"{name}-{'-'.join(str(v) for v in options.values())}" for name, options in SOLVERS]
 REWARD_ONLY = [(name, options) for name, options in SOLVERS if issubclass(methods()[name], Method)]
@@ -191,7 +204,7 @@ def test_it_improves_a_matrix_target(name, options, rank):
     method, target = make_method(name, **options), random_target(TEMPLATE, rank, 0.1)
     target = reachable(method, options, target)
     start = distance(method.mean(begin(method)), target)
-    steps = 400 if name in PAIRS_ONLY else 150
+    steps = 400 if name in SLOW else 150
     assert distance(method.mean(run(method, target, steps)), target) < 0.25 * start
 
 
@@ -270,8 +283,12 @@ def test_a_progress_outside_the_budget_is_refused(name, options):
 
 @every_search
 def test_constant_rewards_change_nothing_and_are_reported(name, options):
-    method = make_method(name, **options)
+    method = make_method(name, **options | dict.fromkeys(RESTLESS.get(name, ()), 0.0))
     state = run(method, random_target(TEMPLATE, 1, 0.05), 2, total=9)
+    if name in RESTLESS:
+        state = begin(method)
+        method.ask(state)
+        state, _ = method.tell(state, torch.zeros(method.members(state), 1))
     for level in (0.0, 1.0, 0.1, -1e6):
         prompts = torch.rand(7, generator=torch.Generator().manual_seed(1))
         method.ask(state)
@@ -336,7 +353,8 @@ def test_rewards_that_are_all_missing_change_nothing(name, options):
 
 @every_search
 def test_sigma_zero_gives_identical_members_and_no_step(name, options):
-    still = {option: 0.0 for option in methods()[name].model_fields if option.startswith("sigma")}
+    noise = ("sigma", "diffusion", "spread")
+    still = {option: 0.0 for option in methods()[name].model_fields if option.startswith(noise)}
     method = make_method(name, **options | still)
     state = begin(method, start=given(name))
     for delta in dense_members(method.ask(state)).values():
@@ -449,8 +467,9 @@ def test_the_level_and_the_unit_of_the_rewards_change_no_step(name, options):
     method = make_method(name, **options)
     state = begin(method)
     rewards = random_rewards(method, state)
+    scaled = name in SCALED and not options.get("standardise")
     outcomes = []
-    for told in (rewards, rewards * (1 if name in SCALED else 8) + 4):
+    for told in (rewards, rewards * (1 if scaled else 8) + 4):
         method.ask(state)
         outcomes.append(dense_members(method.mean(method.tell(state, told)[0])))
     for module in TEMPLATE:

@@ -12,9 +12,10 @@ _HOMES = {
     "eggroll": ("evolora.search.eggroll", "Eggroll"),
     "decomposed": ("evolora.search.decomposed", "Decomposed"),
     "openai_es": ("evolora.search.openai_es", "OpenAIES"),
+    "replicator": ("evolora.search.replicator", "Replicator"),
     "mezo": ("evolora.search.mezo", "MeZO"),
-    "cma": ("evolora.search.cma", "CMA"),
     "random_search": ("evolora.search.random_search", "RandomSearch"),
+    "cma": ("evolora.search.cma", "CMA"),
     "adamw": ("evolora.search.adamw", "AdamW"),
     "grpo": ("evolora.search.grpo", "GRPO"),
 }

@@ -101,6 +101,24 @@ def shape(rewards: Tensor, kind: Shaping = "centred", *, antithetic: bool = Fals
     return _fitness(values, active, spread=spread, noise_rms=_noise_rms(kind, len(apart), antithetic))
 
 
+def mean_rewards(rewards: Tensor) -> Tensor:
+    """The mean reward of each member as ``raw`` counts it, with all digits: ``[N]`` float64.
+
+    Args:
+        rewards: ``[N, P]``, nan or infinite = no value.
+
+    Returns:
+        nan for a member without any value; members that are rewarded alike are equal to the last bit.
+    """
+    import torch
+
+    table = rewards.double()
+    valued = table.isfinite()
+    table = torch.where(valued, table, 0.0)
+    score = _rounded(_scores(table, valued, "raw"), table.abs().max().item())
+    return torch.where(valued.any(dim=1), score, torch.nan)
+
+
 def _fitness(values: Tensor, active: Tensor, *, spread: bool, noise_rms: float) -> Fitness:
     return Fitness((values * (active & spread)).float(), active, not spread, noise_rms)
 
