@@ -1,0 +1,123 @@
+"""Writes docs/results.md from the records in results: python benchmarks/results_page.py.
+
+The page is the records as tables, so a number on it cannot differ from what was measured; a test compares.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "results.md"
+RECORDS = ("exact_reward", "methods")
+
+EXACT = """\
+# What was found
+
+Each table is a committed record of a named script, which says in its first lines what would falsify it.
+This page is made from the records by `benchmarks/results_page.py`.
+
+## A 0/1 reward alone
+
+`benchmarks/exact_reward.py`, `results/exact_reward.json`. The reward says whether the whole answer, end
+included, was exactly right, and nothing else. Claim: from a start above 0.2, held-out exact match rises by
+0.15 or more on average over six seeds, the interval over seeds above zero, in under ten minutes of one core.
+
+- **things**: the [demonstration](quickstart.md)'s task. The base as it is knows the answers and not their
+  form; EGGROLL searches the weights of the top four layers.
+- **upper**: `upper: g j w k ->` and ` G J W K`, which the base cannot do. A LoRA of rank 8 on the top ten
+  layers is half trained by gradients first; from there EGGROLL searches its B. The gain is over that start."""
+ADVICE = """\
+What it takes, in our hands: a start that is right now and then, and few directions to search. Where only the
+form of the answer is missing, the weights of the top layers at `sigma` 0.03 are enough. Where a skill is half
+there, take the adapter that has it as `--start` and search its factors (`--set space=factors`), `sigma` 0.08
+in units of B: `evolora adapt --start half/adapter --set space=factors --set sigma=0.08 --reward exact`. If in
+doubt, `--preflight`."""
+METHODS = """\
+## Every method, one budget
+
+`benchmarks/methods.py`, `results/methods.json`: exact reward, {flops} forward FLOPs a run wherever they were
+spent; backward passes are extra and stand beside. **strings** starts every method at one half-trained LoRA
+(as *upper* above), **sentiment** (SST-2 sentences) at the base. Gains are over the start, on 200 test
+prompts; the range is over seeds. The settings were carried over from a few trials of EGGROLL, not tuned for
+each method: read it as what comes out of the box. `adamw` has seen the answers, the others have not."""
+
+
+def page(exact: Mapping[str, Any], methods: Mapping[str, Any]) -> str:
+    """The text of the page."""
+    rows = [
+        (
+            name,
+            found["seeds"],
+            f"{found['start']:.3f}",
+            f"{found['start'] + found['gain']:.3f}",
+            f"{found['gain']:+.3f} [{found['ci'][0]:.3f}, {found['ci'][1]:.3f}]",
+            f"{found['most_cpu_seconds']:.0f} s",
+            "yes" if found["holds"] else "no",
+        )
+        for name, found in exact["summary"].items()
+    ]
+    columns = ("task", "seeds", "start", "adapted", "gain", "longest seed, one core", "holds")
+    seeds = [
+        (
+            cell["arm"],
+            cell["seed"],
+            f"{cell['start']['accuracy']:.3f}",
+            f"{cell['adapted']['accuracy']:.3f}",
+            _gain(cell["difference"]),
+        )
+        for cell in exact["cells"]
+    ]
+    parts = [EXACT, table(columns, rows), "Seed by seed (the interval is over prompts):"]
+    parts += [table(("task", "seed", "start", "adapted", "gain"), seeds), ADVICE]
+    flops = f"{methods['forward_flops']:.0e}".replace("e+", "e")
+    parts.append(METHODS.format(flops=flops))
+    for task in dict.fromkeys(cell["task"] for cell in methods["cells"]):
+        parts += [f"### {task}", _methods(methods["cells"], task)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _methods(cells: Sequence[Mapping[str, Any]], task: str) -> str:
+    rows = []
+    for arm in dict.fromkeys(cell["arm"] for cell in cells):
+        own = [cell for cell in cells if (cell["task"], cell["arm"]) == (task, arm)]
+        gains = [cell["difference"]["value"] for cell in own]
+        rows.append(
+            (
+                arm,
+                len(own),
+                f"{fmean(cell['start'] for cell in own):.3f}",
+                f"{fmean(cell['adapted'] for cell in own):.3f}",
+                f"{fmean(gains):+.3f}",
+                f"{min(gains):+.3f} to {max(gains):+.3f}",
+                f"{fmean(cell['steps'] for cell in own):.0f}",
+                f"{fmean(cell['ledger']['backward_flops'] for cell in own) / 1e12:.1f}",
+            )
+        )
+    columns = ("method", "seeds", "start", "adapted", "gain", "range", "steps", "backward TFLOP")
+    return table(columns, rows)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table."""
+    lines = [" | ".join(columns), *(" | ".join(map(str, row)) for row in rows)]
+    lines = [f"| {line} |" for line in lines]
+    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]])
+
+
+def _gain(difference: Mapping[str, Any]) -> str:
+    low, high = difference["ci"]
+    return f"{difference['value']:+.3f} [{low:.3f}, {high:.3f}]"
+
+
+def main() -> None:
+    records = [json.loads((ROOT / "results" / f"{name}.json").read_text()) for name in RECORDS]
+    PAGE.write_text(page(*records), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
