@@ -30,7 +30,7 @@ included, was exactly right, and nothing else. Claim: from a start above 0.2, he
 - **things**: the [demonstration](quickstart.md)'s task. The base as it is knows the answers and not their
   form; EGGROLL searches the weights of the top four layers.
 - **upper**: `upper: g j w k ->` and ` G J W K`, which the base cannot do. A LoRA of rank 8 on the top ten
-  layers is half trained by gradients first; from there EGGROLL searches its B. The gain is over that start."""
+  layers is half trained by gradients first; from there EGGROLL searches its B; the gain is over that."""
 ADVICE = """\
 What it takes, in our hands: a start that is right now and then, and few directions to search. Where only the
 form of the answer is missing, the weights of the top layers at `sigma` 0.03 are enough. Where a skill is half
