@@ -23,6 +23,7 @@ from evolora.budget import Budget
 from evolora.diagnostics import Finished, check_prior, prior_task
 from evolora.diagnostics import diagnose as run_diagnostics
 from evolora.engine import Base, Engine, Ledger, load_base
+from evolora.errors import ConfigError
 from evolora.guard import Watch
 from evolora.loop import Loop
 from evolora.problems import Evaluation, Problem, Reward, difference, evaluate, load_reward
@@ -114,6 +115,8 @@ def adapt(
     """
     base = load_base(base) if isinstance(base, str) else base
     task = load_task(task, seed=seed) if isinstance(task, str) else task
+    if retain is not None and not diagnose:
+        raise ConfigError("retain needs diagnose: nothing is asked without it")
     prior = prior_task(task, retain, seed) if diagnose else None
     judge = load_reward(reward or task.reward)
     try:

@@ -49,8 +49,9 @@ def base(model_folder):
 @pytest.fixture(scope="module")
 def finish(base):
     def make(method, **options):
-        settings = {"reward": "logprob", "batch": 4, "budget": ev.Budget(steps=3), "diagnose": True}
-        return ev.adapt(base, TASK, method=method, retain=PRIOR, **settings | options)
+        settings = {"reward": "logprob", "batch": 4, "budget": ev.Budget(steps=3)}
+        settings |= {"diagnose": True, "retain": PRIOR}
+        return ev.adapt(base, TASK, method=method, **settings | options)
 
     return make
 
@@ -112,7 +113,7 @@ def test_the_same_seed_gives_the_same_diagnostics(finish, outcomes):
 
 
 def test_diagnosing_changes_neither_the_search_nor_its_ledger(finish, outcomes):
-    plain_run, diagnosed = finish(METHODS["weights"], diagnose=False), outcomes["weights"]
+    plain_run, diagnosed = finish(METHODS["weights"], diagnose=False, retain=None), outcomes["weights"]
     assert plain_run.diagnostics is None
     for name, factors in plain_run.adapter.modules.items():
         assert torch.equal(factors.b, diagnosed.adapter.modules[name].b)
@@ -163,6 +164,11 @@ def test_a_wrong_prior_task_is_refused_before_the_search(base):
     for retain, error in (("tings", TaskError), (TASK, ConfigError)):
         with pytest.raises(error):
             ev.adapt(base, TASK, method=Eggroll(population=2), reward="logprob", diagnose=True, retain=retain)
+
+
+def test_to_retain_needs_to_diagnose(finish):
+    with pytest.raises(ConfigError, match="retain needs diagnose"):
+        finish(METHODS["weights"], diagnose=False)
 
 
 def test_the_walk_of_a_state_kept_by_the_guard_is_its_own(base):

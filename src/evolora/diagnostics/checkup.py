@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 PROMPTS = 32  # of each kind that the base continues, and that points of the line are judged on
 LARGEST_GRADIENT = 200_000_000  # weights whose dense gradient is held (two copies, float32)
-_OF_THE_JOURNAL = ("ess", "diversity", "lineages")
+_OF_THE_JOURNAL = ("ess", "diversity", "ancestors")
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +164,8 @@ def _gradient(run: Finished) -> dict[str, Any]:
 
 
 def _path(run: Finished) -> dict[str, Any]:
-    if any(factors.magnitude is not None for factors in run.adapter.modules.values()):
+    ends = (run.adapter,) if run.start is None else (run.start, run.adapter)
+    if any(factors.magnitude is not None for end in ends for factors in end.modules.values()):
         raise _NotApplicable("a DoRA adapter does not lie on a straight line of deltas")
     examples = run.problem.split("validation")[:PROMPTS]
     found = asdict(straight_path(run.problem, run.start, run.adapter, examples))

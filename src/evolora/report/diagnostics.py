@@ -9,7 +9,7 @@ from typing import Any
 from evolora.report.comparison import comparison_figure, is_share, pair, plain_text
 from evolora.report.figures import Figure, line, values
 from evolora.report.run_data import RunData
-from evolora.report.units import is_number, number, percent, signed
+from evolora.report.units import decimals, is_number, number, percent, signed
 
 _TICKS = 40  # modules whose names still fit below the bars
 
@@ -31,9 +31,9 @@ def diagnostic_figures(data: RunData) -> list[Figure]:
 def diagnostic_table(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The main numbers in words, one line each; ``found`` is what ``evolora.diagnostics.diagnose`` gives."""
     rows = [
-        ("Length against a random walk", _say(found, ("walk", "ratio"), "{} (1 is pure noise)")),
-        ("Stable rank, all modules", _say(found, ("spectra", "whole", "stable_rank"))),
-        ("Effective rank, all modules", _say(found, ("spectra", "whole", "effective_rank"))),
+        ("Length against a random walk", _drift(found)),
+        ("Stable rank, all modules", _say(found, ("spectra", "whole", "stable_rank"), digits=4)),
+        ("Effective rank, all modules", _say(found, ("spectra", "whole", "effective_rank"), digits=4)),
         ("Energy in the top 16 directions", _share(found, ("spectra", "whole", "energy", "16"))),
         ("Change over weight (rms)", _say(found, ("sparsity", "whole", "relative"))),
         ("Changes below 1 % of the weights' rms", _share(found, ("sparsity", "whole", "below", "0.01"))),
@@ -303,14 +303,19 @@ def _at(found: Any, path: Sequence[str]) -> Any:
     return found
 
 
-def _say(found: Mapping[str, Any], path: Sequence[str], text: str = "{}") -> str:
+def _say(found: Mapping[str, Any], path: Sequence[str], text: str = "{}", digits: int = 3) -> str:
     value = _at(found, path)
-    return text.format(number(value, 3)) if is_number(value) else ""
+    return text.format(number(value, digits)) if is_number(value) else ""
 
 
 def _share(found: Mapping[str, Any], path: Sequence[str]) -> str:
     value = _at(found, path)
     return percent(value) if is_number(value) else ""
+
+
+def _drift(found: Mapping[str, Any]) -> str:
+    ratio = _at(found, ("walk", "ratio"))
+    return f"{decimals(ratio, 2)} (1 is pure noise)" if is_number(ratio) else ""
 
 
 def _cosine(found: Mapping[str, Any]) -> str:
