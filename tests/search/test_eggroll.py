@@ -208,3 +208,33 @@ def test_an_embedding_keeps_its_kind():
 def test_options_that_do_not_fit_together_are_refused(options, said):
     with pytest.raises(ConfigError, match=said):
         Eggroll(**options)
+
+
+@pytest.mark.parametrize("options", [{}, {"space": "factors", "export_rank": 3}])
+def test_anchored_decay_pulls_to_the_start_and_plain_decay_to_the_base(options):
+    start = Adapter(
+        {
+            name: Factors(torch.ones(2, spec.d_in), torch.ones(spec.d_out, 2))
+            for name, spec in TEMPLATE.items()
+        }
+    )
+    ends = {}
+    for anchor in ("base", "start"):
+        method = Eggroll(
+            population=4, sigma=0.3, lr=0.5, weight_decay=0.4, anchor=anchor, decay="constant", **options
+        )
+        state = method.init(TEMPLATE, 0, start)
+        method.ask(state)
+        state, _ = method.tell(state, torch.tensor([[1.0], [0.0], [0.0], [2.0]]))
+        moved = method.mean(state)
+        method = method.model_copy(update={"sigma": 0.0})  # nothing but the pull from here
+        for _ in range(60):
+            method.ask(state)
+            state, _ = method.tell(state, torch.tensor([[1.0], [0.0], [0.0], [2.0]]))
+        ends[anchor] = {name: delta[0] for name, delta in dense_members(method.mean(state)).items()}
+        assert any(
+            (delta[0] - ends[anchor][name]).abs().max() > 0.05 for name, delta in dense_members(moved).items()
+        )
+    for name, factors in start.modules.items():
+        torch.testing.assert_close(ends["start"][name], factors.delta(), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(ends["base"][name], torch.zeros_like(factors.delta()), atol=1e-3, rtol=0)

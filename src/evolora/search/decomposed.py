@@ -100,7 +100,7 @@ class Decomposed(Strategy):
             magnitude = lengths[name] if given is None or given.magnitude is None else given.magnitude
             tensors |= {key_a: a[name], key_b: b[name], _norms(name): lengths[name]}
             tensors[_change(name)] = (magnitude / lengths[name] - 1)[:, None]
-        return State(template, seed, tensors=tensors, numbers=first_numbers(start))
+        return self._anchored(State(template, seed, tensors=tensors, numbers=first_numbers(start)), start)
 
     def adapter(self, state: State, rank: int | None = None) -> Adapter:
         """The mean as a DoRA: exact, or ``B A`` truncated where ``rank`` is below ``direction_rank``.

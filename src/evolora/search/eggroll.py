@@ -59,7 +59,7 @@ class Eggroll(Strategy):
         tensors = {keys[name][0]: a[name] for name in template} | {
             keys[name][1]: b[name] for name in template
         }
-        return State(template, seed, tensors=tensors, numbers=first_numbers(start))
+        return self._anchored(State(template, seed, tensors=tensors, numbers=first_numbers(start)), start)
 
     def adapter(self, state: State, rank: int | None = None) -> Adapter:
         """The mean as a LoRA: exact on factors (unless ``rank`` is below theirs), truncated on weights."""

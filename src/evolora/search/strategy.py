@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -33,6 +33,7 @@ from evolora.search.truncation import compress
 if TYPE_CHECKING:
     from torch import Tensor
 
+_ANCHOR = "anchor/"
 _OPTIMISERS: dict[str, tuple[str, dict[str, Any]]] = {
     "momentum": ("SGD", {"momentum": 0.9}),
     "adam": ("Adam", {}),
@@ -74,7 +75,10 @@ class Strategy(Method):
     decay: Literal["linear", "constant"] = Field("linear", description="How lr falls as the budget is spent.")
     decay_sigma: bool = Field(False, description="Whether sigma falls with lr.")
     weight_decay: float = Field(
-        0.0, ge=0, description="Pull towards the base: D (or B) shrinks by lr times this a step."
+        0.0, ge=0, description="Pull towards the anchor: D (or B) goes lr times this of the way there a step."
+    )
+    anchor: Literal["base", "start"] = Field(
+        "base", description="Where weight decay pulls to: the base, or the adapter that the search began at."
     )
     optimiser: Literal["sgd", "momentum", "adam", "nadam", "rmsprop", "adagrad"] = Field(
         "sgd", description="What takes the step along the estimate; all but sgd keep dense moments."
@@ -108,7 +112,18 @@ class Strategy(Method):
         norms: Mapping[str, Tensor] | None = None,
     ) -> State:
         """See :meth:`Method.init`; a LoRA of any rank can be the start."""
-        return State(template, seed, tensors=first_deltas(template, start), numbers=first_numbers(start))
+        tensors = first_deltas(template, start)
+        return self._anchored(State(template, seed, tensors=tensors, numbers=first_numbers(start)), start)
+
+    def _anchored(self, state: State, start: Adapter | None) -> State:
+        """The first state with what weight decay pulls to, where that is not zero."""
+        if start is None or self.anchor == "base" or self.weight_decay == 0:
+            return state
+        pulled = [name for name, searched in self._searched(state).items() if searched.kept != 1]
+        return replace(
+            state,
+            tensors={**state.tensors, **{_ANCHOR + name: state.tensor(name).clone() for name in pulled}},
+        )
 
     def members(self, state: State) -> int:
         """How many members a population has: the option ``population``."""
@@ -177,6 +192,8 @@ class Strategy(Method):
                 step = new[name] - old
             squares += step.norm().item() ** 2
             tensors[name] = step.add_(old, alpha=searched.kept)
+            if (anchor := state.tensors.get(_ANCHOR + name)) is not None:
+                tensors[name].add_(anchor.to(old.device), alpha=1 - searched.kept)
         return tensors, sqrt(squares)
 
     def _searched(self, state: State) -> dict[str, Searched]:
