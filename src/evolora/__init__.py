@@ -17,9 +17,22 @@ if TYPE_CHECKING:
     from evolora.config import AdaptConfig
     from evolora.engine import Base, Engine, Ledger, load_base
     from evolora.errors import EvoloraError
+    from evolora.guard import Watch
     from evolora.problems import Evaluation, Problem, Reward, difference, evaluate, load_reward
     from evolora.progress import Progress
-    from evolora.search import AdamW, Eggroll, make_method, methods
+    from evolora.search import (
+        CMA,
+        GRPO,
+        AdamW,
+        Decomposed,
+        Eggroll,
+        MeZO,
+        OpenAIES,
+        RandomSearch,
+        Replicator,
+        make_method,
+        methods,
+    )
     from evolora.tasks import Example, Task, load_task, task_names
 
 _HOMES = {
@@ -31,29 +44,50 @@ _HOMES = {
     "evolora.errors": ("EvoloraError",),
     "evolora.problems": ("Evaluation", "Problem", "Reward", "difference", "evaluate", "load_reward"),
     "evolora.progress": ("Progress",),
-    "evolora.search": ("AdamW", "Eggroll", "make_method", "methods"),
+    "evolora.guard": ("Watch",),
+    "evolora.search": (
+        "CMA",
+        "GRPO",
+        "AdamW",
+        "Decomposed",
+        "Eggroll",
+        "MeZO",
+        "OpenAIES",
+        "RandomSearch",
+        "Replicator",
+        "make_method",
+        "methods",
+    ),
     "evolora.tasks": ("Example", "Task", "load_task", "task_names"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "CMA",
+    "GRPO",
     "AdamW",
     "AdaptConfig",
     "Adaptation",
     "Adapter",
     "Base",
     "Budget",
+    "Decomposed",
     "Eggroll",
     "Engine",
     "Evaluation",
     "EvoloraError",
     "Example",
     "Ledger",
+    "MeZO",
+    "OpenAIES",
     "Population",
     "Problem",
     "Progress",
+    "RandomSearch",
+    "Replicator",
     "Reward",
     "Task",
+    "Watch",
     "__version__",
     "adapt",
     "difference",
