@@ -1,7 +1,7 @@
 """The folder of one run: created whole, written by one process, resumable.
 
 NAME/  config.yaml  run.json  result.json  diagnostics.json  journal.jsonl  metrics.parquet  checkpoints/
-       adapter/  report.html
+       adapter/  population/  report.html
 """
 
 from __future__ import annotations
