@@ -81,7 +81,7 @@ def covariance(crowd: Candidates, size: float, noise: Deviates, weights: Tensor,
     weighed = weights.float()
     trace, count, apart = 0.0, 0, []
     for side, is_a in sides:
-        away = {name: z - (weighed @ z.flatten(1)).view(z.shape[1:]) for name, z in side.items()}
+        away = {name: _from_mean(z, weighed) for name, z in side.items()}
         for name, z in away.items():
             unit = bound(crowd.specs[name]) if is_a else 1.0
             trace += (weights @ z.double().square().flatten(1).sum(1)).item() / unit**2
@@ -96,6 +96,12 @@ def covariance(crowd: Candidates, size: float, noise: Deviates, weights: Tensor,
         for side, away in zip((rest.b, rest.a), apart, strict=False)
     ]
     return crowd.moved(crowd.a if crowd.shared_a else new[1], new[0])
+
+
+def _from_mean(z: Tensor, weights: Tensor) -> Tensor:
+    """``z_i - zbar``; exactly 0 for twins, where a rest of rounding would be blown up to the full trace."""
+    away = z - z[:1]
+    return away - (weights @ away.flatten(1)).view(z.shape[1:])
 
 
 def delta(crowd: Candidates, size: float, noise: Deviates) -> tuple[Candidates, float]:
