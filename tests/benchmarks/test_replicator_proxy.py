@@ -79,4 +79,21 @@ def test_summary_and_verdict_follow_from_the_losses(proxy, record):
 
 
 def test_the_page_shows_the_table_of_the_record(proxy, record):
-    assert proxy.table(record) in (ROOT / "docs" / "methods.md").read_text()
+    page = (ROOT / "docs" / "methods.md").read_text()
+    assert proxy.table(record) in page
+    below, half = record["plain_below_start"], record["plain_below_half"]
+    losses = {(row["arm"], row["export"]): row["loss"] for row in record["summary"]}
+    for said in (
+        f"(the start: {np.mean(record['start']):.2f})",
+        f"below the start in {below} of 12 seeds, and below half of it\nin {half};",
+    ):
+        assert said in page
+    assert 45 < losses["plain", "mean"] / losses["adam_three", "best"] < 55  # "by a factor of fifty"
+    edges = {
+        (arm, export)
+        for arm, found in record["chosen"].items()
+        for export, chosen in found.items()
+        if {"kappa", "diffusion"} & set(chosen["at_edge"])
+    }
+    assert edges == {("own_minibatches", "mean")}
+    assert record["verdict"] == {"mechanism_holds": False, "tuned_gradient_not_beaten": True}
