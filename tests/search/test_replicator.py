@@ -279,6 +279,20 @@ def test_a_candidate_without_a_reward_is_neither_favoured_nor_punished():
     torch.testing.assert_close(relative[known], 0.5 * (after[known] - mean))
 
 
+def test_a_search_leaves_a_candidate_without_a_reward_out_of_the_selection():
+    method = make_method("replicator", population=4, kappa=3.0, lambda_m=0.5)
+    state = method.init(TEMPLATE, 0)
+    for told in ([0.1, 0.2, 0.9, 0.3], [0.4, 0.1, torch.nan, 0.2]):
+        before = state
+        method.ask(state)
+        state, metrics = method.tell(state, torch.tensor(told)[:, None])
+    assert metrics["failed"] == 1
+    grown = state.tensor("log_weights") - before.tensor("log_weights")
+    known, memory = torch.tensor([0, 1, 3]), state.tensor("memory")
+    mean = (before.tensor("log_weights")[known].softmax(0) * memory[known]).sum()
+    torch.testing.assert_close((grown - grown[2])[known], 3.0 * (memory[known] - mean))
+
+
 def test_a_search_goes_on_with_its_spread_after_a_first_step_without_any_reward():
     method = make_method("replicator")
     state = method.init(TEMPLATE, 0)

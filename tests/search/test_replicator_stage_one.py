@@ -151,6 +151,13 @@ def test_offspring_are_drawn_in_proportion_to_the_weights():
     assert stats.chisquare(counts[drawn].numpy(), expected[drawn].numpy()).pvalue > 0.01
 
 
+@pytest.mark.parametrize("how", ["multinomial", "systematic"])
+def test_the_ends_of_the_distribution_belong_to_candidates_that_have_weight(how):
+    weights = torch.tensor([0.0, 0.3, 0.7, 0.0], dtype=torch.float64)
+    for end in (0.0, 1 - 2.0**-53):
+        assert set(offspring(weights, torch.full((4,), end, dtype=torch.float64), how).tolist()) <= {1, 2}
+
+
 def test_systematic_offspring_are_right_on_average_and_never_off_by_one():
     weights = torch.tensor([0.4, 0.0, 0.05, 0.25, 0.1, 0.2], dtype=torch.float64)
     tables = torch.stack(

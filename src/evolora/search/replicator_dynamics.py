@@ -100,4 +100,5 @@ def offspring(weights: Tensor, uniforms: Tensor, how: Resampling = "multinomial"
     if how == "systematic":
         uniforms = (torch.arange(len(weights), dtype=torch.float64) + uniforms[0]) / len(weights)
     edges = weights.cumsum(0)
-    return torch.searchsorted(edges / edges[-1], uniforms, right=True).clamp(max=len(weights) - 1)
+    below_one = uniforms.clamp(max=1 - 2.0**-53)  # the sum above can round to 1
+    return torch.searchsorted(edges / edges[-1], below_one, right=True)
