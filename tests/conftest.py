@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import signal
+
 import pytest
+
+# whoever started the tests in the background made them deaf to it
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 VOCABULARY, HIDDEN = 97, 32
 
