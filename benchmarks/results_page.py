@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from methods import ARMS, SEEDS
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results.md"
 RECORDS = ("exact_reward", "methods")
@@ -32,10 +34,10 @@ included, was exactly right, and nothing else. Claim: from a start above 0.2, he
 - **upper**: `upper: g j w k ->` and ` G J W K`, which the base cannot do. A LoRA of rank 8 on the top ten
   layers is half trained by gradients first; from there EGGROLL searches its B; the gain is over that."""
 ADVICE = """\
-What it takes, in our hands: a start that is right now and then, and few directions to search. Where only the
-form of the answer is missing, the weights of the top layers at `sigma` 0.03 are enough. Where a skill is half
-there, take the adapter that has it as `--start` and search its factors (`--set space=factors`), `sigma` 0.08
-in units of B: `evolora adapt --start half/adapter --set space=factors --set sigma=0.08 --reward exact`. If in
+What it takes, in our hands: a start that is right now and then. Where only the form of the answer is missing,
+the base is one, and the weights of the top layers are searched at `sigma` 0.03. Where a skill is half there,
+the adapter that has it is the `--start`; its factors at `sigma` 0.08 (in units of B) or the weights at 0.02
+go on from it: `evolora adapt --start half/adapter --set space=factors --set sigma=0.08 --reward exact`. If in
 doubt, `--preflight`."""
 METHODS = """\
 ## Every method, one budget
@@ -76,14 +78,18 @@ def page(exact: Mapping[str, Any], methods: Mapping[str, Any]) -> str:
     parts += [table(("task", "seed", "start", "adapted", "gain"), seeds), ADVICE]
     flops = f"{methods['forward_flops']:.0e}".replace("e+", "e")
     parts.append(METHODS.format(flops=flops))
-    for task in dict.fromkeys(cell["task"] for cell in methods["cells"]):
-        parts += [f"### {task}", _methods(methods["cells"], task)]
+    cells = methods["cells"]
+    missing = 2 * len(SEEDS) * len(ARMS) - len(cells)
+    if missing:
+        parts.append(f"Being filled: {missing} of {missing + len(cells)} runs are still to come.")
+    for task in dict.fromkeys(cell["task"] for cell in cells):
+        parts += [f"### {task}", _methods(cells, task)]
     return "\n\n".join(parts) + "\n"
 
 
 def _methods(cells: Sequence[Mapping[str, Any]], task: str) -> str:
     rows = []
-    for arm in dict.fromkeys(cell["arm"] for cell in cells):
+    for arm in dict.fromkeys(cell["arm"] for cell in cells if cell["task"] == task):
         own = [cell for cell in cells if (cell["task"], cell["arm"]) == (task, arm)]
         gains = [cell["difference"]["value"] for cell in own]
         rows.append(

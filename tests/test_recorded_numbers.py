@@ -1,6 +1,6 @@
 """Numbers on pages are those of the records they name."""
 
-import importlib.util
+import importlib
 import json
 from pathlib import Path
 
@@ -10,16 +10,32 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def page():
-    spec = importlib.util.spec_from_file_location("page", ROOT / "benchmarks" / "page.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(monkeypatch):
+    """Imports a script of benchmarks by name."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module
 
 
-def test_the_page_of_benchmarks_is_made_from_its_records(page):
+def test_the_page_of_benchmarks_is_made_from_its_records(script):
+    page = script("page")
     records = [json.loads((ROOT / "results/bench" / name).read_text()) for name in page.RECORDS]
     assert (ROOT / "docs/benchmarks.md").read_text() == page.page(*records)
+
+
+def test_the_page_of_results_is_made_from_its_records(script):
+    page = script("results_page")
+    records = [json.loads((ROOT / "results" / f"{name}.json").read_text()) for name in page.RECORDS]
+    assert (ROOT / "docs/results.md").read_text() == page.page(*records)
+
+
+def test_a_zero_one_reward_raises_exact_match_on_two_tasks(script):
+    study, record = script("exact_reward"), json.loads((ROOT / "results/exact_reward.json").read_text())
+    for name in study.ARMS:
+        cells = [cell for cell in record["cells"] if cell["arm"] == name]
+        assert sorted(cell["seed"] for cell in cells) == list(study.SEEDS)
+        assert all(cell["method"] == study.ARMS[name].method for cell in cells)
+        assert study.summary(cells) == record["summary"][name]
+        assert record["summary"][name]["holds"]
 
 
 def test_the_readme_quotes_the_throughput_record():
