@@ -35,7 +35,7 @@ OUT = Path(__file__).parents[1] / "results" / "methods.json"
 FORWARD_FLOPS = 1e13
 LAYERS, BATCH, SEEDS = {"strings": "top:10", "sentiment": "top:4"}, 32, (1, 2, 3)
 AS_EGGROLL = {"sigma": 0.02, "lr": 0.5, "antithetic": True, "shaping": "pair_rms", "decay": "linear"}
-TWO_POINTS = {"sigma": 0.02, "lr": 0.01}
+TWO_POINTS = {"sigma": 0.02, "lr": 0.001}
 ARMS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "eggroll": ("eggroll", {"strings": {"sigma": 0.02, "lr": 0.5}, "sentiment": {"lr": 0.5}}),
     "eggroll on factors": (
