@@ -388,3 +388,41 @@ def test_a_run_from_an_adapter_is_compared_with_it_too(config, tmp_path):
     )
     first = json.loads((config.out / "result.json").read_text())
     assert result["start"]["accuracy"] == pytest.approx(first["adapted"]["accuracy"], abs=1e-6)
+
+
+FAST = {name: {"population": 4} for name in ("decomposed", "openai_es", "replicator", "random_search")} | {
+    "mezo": {"lr": 1e-3},
+    "cma": {},
+    "adamw": {"rank": 2},
+}
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_every_method_resumes_bit_for_bit_under_a_guard(config, tmp_path, name):
+    config = with_(config, method=name, options=FAST[name], validate_every=2, budget_steps=5)
+    whole = with_(config, out=tmp_path / "whole")
+    carry_out(whole)
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(config, StopAt(3))
+    carry_out(with_(config, resume=True))
+    same(config.out, whole.out)
+
+
+@pytest.mark.parametrize("name", ["eggroll", *(name for name in FAST if name != "adamw")])
+def test_every_search_survives_rewards_that_fail_here_and_there(config, tmp_path, name):
+    reward = tmp_path / "reward.py"
+    reward.write_text(
+        "calls = [0]\n"
+        "def judge(prompts, completions, **columns):\n"
+        "    calls[0] += 1\n"
+        "    lost = float('nan')\n"
+        "    return [lost if (calls[0] + i) % 3 else len(c) for i, c in enumerate(completions)]\n"
+    )
+    options = FAST.get(name, {"population": 4})
+    result = carry_out(
+        with_(
+            config, method=name, options=options, reward=f"{reward}:judge", max_new_tokens=4, budget_steps=3
+        )
+    )
+    assert result["steps"] == 3
+    assert sum(line["missing"] for line in journal(config.out)) > 0
