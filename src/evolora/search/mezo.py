@@ -24,7 +24,7 @@ from evolora.search.method import Method
 from evolora.search.perturbation import FullRank
 from evolora.search.perturbed import Alone, AroundDelta, AroundFactors, Layout, factor_names
 from evolora.search.state import State
-from evolora.search.strategy import first_deltas
+from evolora.search.strategy import first_deltas, kept_start, start_tensors
 from evolora.search.truncation import compress
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class MeZO(Method):
     ) -> State:
         """See :meth:`Method.init`; a LoRA of any rank on the weights, up to ``rank`` on the factors."""
         if self.space == "weights":
-            return State(template, seed, tensors=first_deltas(template, start))
+            return State(template, seed, tensors=first_deltas(template, start) | start_tensors(start))
         tensors: dict[str, Tensor] = {}
         for name, sides in _paired(*first_factors(template, self.rank, seed, start)).items():
             tensors |= dict(zip(factor_names(name), sides, strict=True))
@@ -82,7 +82,7 @@ class MeZO(Method):
         rank = rank or self.export_rank
         if self.space == "factors" and (rank is None or rank >= self.rank):
             return Adapter(assemble(state.template, *split(state)), self.name, provenance=provenance)
-        modules, lost = compress(self._deltas(state), state.template, rank)
+        modules, lost = compress(self._deltas(state), state.template, rank, kept_start(state))
         return Adapter(modules, name=self.name, provenance=provenance | lost)
 
     def mean(self, state: State) -> Population:
@@ -106,7 +106,8 @@ class MeZO(Method):
         lr = self.lr * (1 - state.progress if self.decay == "linear" else 1.0)
         noise, tensors, moved = FullRank(state.seed, state.step), dict(state.tensors), 0.0
         if slope != 0.0:
-            for name, old in state.tensors.items():
+            for name in state.template if self.space == "weights" else state.tensors:
+                old = state.tensor(name)
                 step = noise.dense(name, (old.shape[0], old.shape[1]), [0])[0].mul_(lr * slope).to(old.device)
                 moved += step.norm().item() ** 2
                 tensors[name] = step.add_(old)

@@ -26,7 +26,7 @@ from evolora.search.method import Method
 from evolora.search.perturbation import Perturbation
 from evolora.search.perturbed import Alone
 from evolora.search.state import Number, State
-from evolora.search.strategy import first_deltas
+from evolora.search.strategy import first_deltas, kept_start, start_tensors
 from evolora.search.truncation import compress
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ class RandomSearch(Method):
         norms: Mapping[str, Tensor] | None = None,
     ) -> State:
         """See :meth:`Method.init`; a LoRA of any rank can be the start."""
-        return State(template, seed, tensors=first_deltas(template, start), numbers=_AT_CENTRE)
+        tensors = first_deltas(template, start) | start_tensors(start)
+        return State(template, seed, tensors=tensors, numbers=_AT_CENTRE)
 
     def members(self, state: State) -> int:
         """How many members a population has: the option ``population``."""
@@ -75,7 +76,8 @@ class RandomSearch(Method):
 
     def adapter(self, state: State, rank: int | None = None) -> Adapter:
         """The incumbent as a LoRA, truncated; its provenance says what that leaves out."""
-        modules, lost = compress(self._incumbent(state), state.template, rank or self.export_rank)
+        kept = kept_start(state)
+        modules, lost = compress(self._incumbent(state), state.template, rank or self.export_rank, kept)
         made = {"method": self.name, "seed": state.seed, "steps": state.step} | self.model_dump()
         return Adapter(modules, name=self.name, provenance=made | lost)
 
@@ -99,7 +101,8 @@ class RandomSearch(Method):
             place: dict[str, Number] = {"step": state.step, "member": best, "size": sigma}
             following = state.after(state.tensors, place, progress)
             if self.around == "incumbent":
-                following = state.after(self._incumbent(following), _AT_CENTRE, progress)
+                moved = {**state.tensors, **self._incumbent(following)}
+                following = state.after(moved, _AT_CENTRE, progress)
         before, after = self._incumbent(state), self._incumbent(following)
         return following, {
             "accepted": float(accepted),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from evolora.adapters import Adapter, ModuleSpec, Population
+from evolora.adapters import Adapter, Factors, ModuleSpec, Population
 from evolora.search.factors import check_start
 from evolora.search.method import Method
 from evolora.search.optimiser import descend
@@ -33,7 +33,7 @@ from evolora.search.truncation import compress
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ANCHOR = "anchor/"
+_ANCHOR, _START = "anchor/", "start/"
 _OPTIMISERS: dict[str, tuple[str, dict[str, Any]]] = {
     "momentum": ("SGD", {"momentum": 0.9}),
     "adam": ("Adam", {}),
@@ -112,7 +112,7 @@ class Strategy(Method):
         norms: Mapping[str, Tensor] | None = None,
     ) -> State:
         """See :meth:`Method.init`; a LoRA of any rank can be the start."""
-        tensors = first_deltas(template, start)
+        tensors = first_deltas(template, start) | start_tensors(start)
         return self._anchored(State(template, seed, tensors=tensors, numbers=first_numbers(start)), start)
 
     def _anchored(self, state: State, start: Adapter | None) -> State:
@@ -135,7 +135,8 @@ class Strategy(Method):
         ``truncation_error`` in the provenance is the relative Frobenius error over all modules,
         ``truncation`` that of each module.
         """
-        modules, lost = compress(self._deltas(state), state.template, rank or self.export_rank)
+        kept = kept_start(state)
+        modules, lost = compress(self._deltas(state), state.template, rank or self.export_rank, kept)
         return Adapter(modules, name=self.name, provenance=self._provenance(state) | lost)
 
     def mean(self, state: State) -> Population:
@@ -240,6 +241,31 @@ def first_deltas(template: Mapping[str, ModuleSpec], start: Adapter | None) -> d
     return {
         name: given[name].delta().float() if name in given else torch.zeros(spec.d_out, spec.d_in)
         for name, spec in template.items()
+    }
+
+
+def start_tensors(start: Adapter | None) -> dict[str, Tensor]:
+    """The start's factors for the state, so that no export leaves them out."""
+    found: dict[str, Tensor] = {}
+    for name, factors in {} if start is None else start.modules.items():
+        found |= {
+            f"{_START}a/{name}": factors.a.float(),
+            f"{_START}b/{name}": (factors.b * factors.scale).float(),
+        }
+    return found
+
+
+def kept_start(state: State) -> dict[str, Factors]:
+    """What ``start_tensors`` put there."""
+    prefix = f"{_START}a/"
+    names = [key.removeprefix(prefix) for key in state.tensors if key.startswith(prefix)]
+    return {
+        name: Factors(
+            state.tensor(f"{_START}a/{name}"),
+            state.tensor(f"{_START}b/{name}"),
+            kind=state.template[name].kind,
+        )
+        for name in names
     }
 
 

@@ -71,7 +71,10 @@ def narrow_to(parts: Mapping[str, Truncation], tolerance: float) -> dict[str, Tr
 
 
 def compress(
-    deltas: Mapping[str, Tensor], template: Mapping[str, ModuleSpec], rank: int | None
+    deltas: Mapping[str, Tensor],
+    template: Mapping[str, ModuleSpec],
+    rank: int | None,
+    kept: Mapping[str, Factors] | None = None,
 ) -> tuple[dict[str, Factors], dict[str, Any]]:
     """Dense deltas as an adapter's modules, and what that leaves out.
 
@@ -79,21 +82,44 @@ def compress(
         deltas: module to ``[d_out, d_in]``.
         template: the modules' kinds.
         rank: of every module; None chooses the smallest of ``RANKS`` that leaves out at most a tenth.
+        kept: factors that are part of the deltas and stay whole, where the rank has room for them: what a
+            search began at is small beside its noise, and would be the first to be left out.
 
     Returns:
         The factors, and ``truncation_error`` (relative, Frobenius, over all modules) with ``truncation``
         (that of each module) for the provenance.
     """
-    parts = {
-        name: truncate(delta, rank or max(delta.shape), template[name].kind) for name, delta in deltas.items()
-    }
+    kept = kept or {}
+    room = max((factors.rank for factors in kept.values()), default=0)
+    if rank is not None and rank <= room:
+        kept, room = {}, 0
+    parts = {}
+    for name, delta in deltas.items():
+        rest = delta - kept[name].delta() if name in kept else delta
+        parts[name] = truncate(rest, rank - room if rank else max(delta.shape), template[name].kind)
     if rank is None:
         parts = narrow_to(parts, TOLERANCE)
+    norms = {name: delta.double().norm().item() for name, delta in deltas.items()}
+    whole = sqrt(sum(norm**2 for norm in norms.values()))
+    left_out = sqrt(sum(part.lost**2 for part in parts.values()))
     lost = {
-        "truncation_error": relative_error(parts.values()),
-        "truncation": {name: part.error for name, part in parts.items()},
+        "truncation_error": left_out / whole if whole > 0 else 0.0,
+        "truncation": {
+            name: part.lost / norms[name] if norms[name] > 0 else 0.0 for name, part in parts.items()
+        },
     }
-    return {name: part.factors for name, part in parts.items()}, lost
+    return {name: _beside(kept.get(name), part.factors) for name, part in parts.items()}, lost
+
+
+def _beside(kept: Factors | None, rest: Factors) -> Factors:
+    """The sum of two deltas as one product."""
+    import torch
+
+    if kept is None:
+        return rest
+    a = torch.cat([kept.a.to(rest.a), rest.a])
+    b = torch.cat([(kept.b * kept.scale).to(rest.b), rest.b], dim=1)
+    return Factors(a, b, kind=rest.kind)
 
 
 def truncate(delta: Tensor, rank: int, kind: Kind = "linear") -> Truncation:
