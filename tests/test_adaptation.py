@@ -426,3 +426,20 @@ def test_every_search_survives_rewards_that_fail_here_and_there(config, tmp_path
     )
     assert result["steps"] == 3
     assert sum(line["missing"] for line in journal(config.out)) > 0
+
+
+class Axes(Progress):
+    def __init__(self):
+        self.axis, self.seen = None, []
+
+    def start(self, total, budget):
+        self.axis = (budget, total)
+
+    def update(self, step, metrics):
+        self.seen.append((*self.axis, metrics["spent"]))
+
+
+def test_progress_counts_the_budget_that_it_names(config):
+    progress = Axes()
+    carry_out(with_(config, budget_steps=9, budget_evaluations=70), progress)
+    assert progress.seen == [("evaluations", 70, 32), ("evaluations", 70, 64), ("evaluations", 70, 96)]

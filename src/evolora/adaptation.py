@@ -29,7 +29,7 @@ from evolora.loop import Loop
 from evolora.problems import Evaluation, Problem, Reward, difference, evaluate, load_reward
 from evolora.progress import Progress
 from evolora.runs import RunFolder
-from evolora.search import AnyMethod, Eggroll, GradientMethod, PolicyMethod
+from evolora.search import AnyMethod, Eggroll, GradientMethod, PolicyMethod, make_method
 from evolora.tasks import Task, load_task
 from evolora.version import __version__
 
@@ -77,7 +77,7 @@ def adapt(
     base: Base | str,
     task: Task | str,
     *,
-    method: AnyMethod | None = None,
+    method: AnyMethod | str | None = None,
     reward: Reward | str | None = None,
     budget: Budget | None = None,
     targets: Targets = "all-linear",
@@ -96,7 +96,7 @@ def adapt(
     Args:
         base: a base, or what ``load_base`` takes.
         task: a task, or what ``load_task`` takes.
-        method: any of ``evolora.search``; EGGROLL if None.
+        method: any of ``evolora.search``, or its name for the defaults; EGGROLL if None.
         reward: a reward, or what ``load_reward`` takes; the task's own if None.
         budget: ends the search; 40 steps if None.
         targets: which modules are adapted, as ``Base.modules`` takes them.
@@ -124,7 +124,7 @@ def adapt(
         problem = Problem(Engine(base), task, judge, batch, seed, template=template)
         return improve(
             problem,
-            method or Eggroll(),
+            make_method(method) if isinstance(method, str) else method or Eggroll(),
             budget or Budget(steps=40),
             seed=seed,
             start=start,

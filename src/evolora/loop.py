@@ -67,7 +67,7 @@ class Loop:
         )
         self.ledger, self.journal, self.stopped = Ledger(), [], ""
         self.last_cost: dict[str, float] = {}
-        self.told_no_spread, self.unjudged = False, 0
+        self.told_no_spread, self.unjudged, self.axis = False, 0, ""
         self.guard = None if watch is None else Guard(problem, watch)
         saved = run.resume() if run is not None else None
         if saved is None:
@@ -96,8 +96,8 @@ class Loop:
         engine = self.problem.engine
         outer, engine.ledger = engine.ledger, self.ledger
         limits = self.budget.limits()
-        name = self.budget.nearest(self.budget.spent(self.state.step, self.ledger))[0]
-        self.progress.start(limits[name], name)
+        self.axis = self.budget.nearest(self.budget.spent(self.state.step, self.ledger))[0]
+        self.progress.start(limits[self.axis], self.axis)
         saved_step, saved_at, pause = self.state.step, time.monotonic(), 0.0
         try:
             with Interrupt() as interrupt:
@@ -134,8 +134,10 @@ class Loop:
         self.journal.append(line)
         if self.run is not None:
             self.run.journal.append(line)
-        name = self.budget.nearest(after)[0]
-        self.progress.update(self.state.step, {**line, "spent": after[name]})
+        if (nearest := self.budget.nearest(after)[0]) != self.axis:
+            self.axis = nearest
+            self.progress.start(self.budget.limits()[nearest], nearest)
+        self.progress.update(self.state.step, {**line, "spent": after[self.axis]})
 
     def _learn(self, spent: dict[str, float]) -> dict[str, Any]:
         step = self.state.step
