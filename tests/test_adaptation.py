@@ -443,3 +443,36 @@ def test_progress_counts_the_budget_that_it_names(config):
     progress = Axes()
     carry_out(with_(config, budget_steps=9, budget_evaluations=70), progress)
     assert progress.seen == [("evaluations", 70, 32), ("evaluations", 70, 64), ("evaluations", 70, 96)]
+
+
+def test_the_last_state_is_looked_at_before_one_is_taken(config, monkeypatch):
+    from evolora.guard import Guard
+
+    steps, look = [], Guard.look
+
+    def noted(self, state, centre):
+        steps.append(state.step)
+        return look(self, state, centre)
+
+    monkeypatch.setattr(Guard, "look", noted)
+    carry_out(with_(config, validate_every=4))
+    assert steps == [0, 4, 6]
+
+
+def test_a_guarded_search_survives_the_loss_of_all_values(config):
+    options = {"population": 4, "lr": 1e30, "sigma": 0.05}
+    notes = Notes()
+    result = carry_out(with_(config, options=options, validate_every=1, budget_steps=4), notes)
+    assert any("diverged" in note for note in notes.notes)
+    assert result["adapted"]["accuracy"] == result["adapted"]["accuracy"]
+
+
+def test_what_a_method_refuses_costs_no_finished_run(config, tmp_path):
+    carry_out(config)
+    before = {file: file.read_bytes() for file in config.out.rglob("*") if file.is_file()}
+    adapter = tmp_path / "adapter"
+    Adapter.load(config.out / "adapter").save(adapter)
+    refused = {"method": "adamw", "options": {"rank": 1}, "start": adapter, "overwrite": True}
+    with pytest.raises(InputError, match="rank"):
+        carry_out(with_(config, **refused))
+    assert {file: file.read_bytes() for file in config.out.rglob("*") if file.is_file()} == before

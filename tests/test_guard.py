@@ -123,3 +123,21 @@ def test_only_so_many_validation_prompts_are_looked_at():
 def test_a_watch_out_of_range_is_refused(name):
     with pytest.raises(ConfigError, match=name):
         Watch(**{"every": 1} | {name: 0})
+
+
+NAN = float("nan")
+
+
+def test_a_look_without_any_value_is_never_what_others_are_compared_with():
+    guard = watched([[NAN] * 4, [0, 0, 0, 1], [0, 0, 1, 1]])
+    assert [guard.look(state(i), None) for i in range(3)] == ["no better", "better", "better"]
+    assert (guard.best.step, guard.value) == (2, 0.5)
+
+
+def test_values_that_are_lost_are_a_fall_and_a_better_mean_of_fewer_prompts_is_not_better():
+    guard = watched([[1, 1, 1, 1], [NAN] * 4])
+    assert [guard.look(state(i), None) for i in range(2)] == ["better", "diverged"]
+    guard = watched([[1, 0, 1, 1], [5, NAN, NAN, NAN]])
+    assert [guard.look(state(i), None) for i in range(2)] == ["better", "diverged"]
+    guard = watched([[1, 0, 1, 1], [2, 1, 1, NAN]])
+    assert [guard.look(state(i), None) for i in range(2)] == ["better", "no better"]

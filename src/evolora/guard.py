@@ -78,6 +78,10 @@ class Guard:
         """Whether as many looks as it has patience for found nothing better."""
         return self.watch.patience is not None and self.waited >= self.watch.patience
 
+    def looked_at(self, state: State) -> bool:
+        """Whether the last look was at this step."""
+        return bool(self.looks) and self.looks[-1][0] == state.step
+
     def due(self, state: State) -> bool:
         """Whether it is time to look."""
         return state.step % self.watch.every == 0
@@ -89,13 +93,17 @@ class Guard:
         rewards = self.problem.judge(centre, self.examples).values[0].double()
         value = rewards.nanmean().item()
         self.looks.append((state.step, value))
-        if self._rewards is not None and _fell(rewards, self._rewards):
+        if self._rewards is None:
+            self.best = state
+            if rewards.isnan().all():  # nothing to compare with yet
+                return "no better"
+        elif _fell(rewards, self._rewards):
             return "diverged"
-        if self.best is None or value > self.value:
-            self.best, self.value, self._rewards, self.waited = state, value, rewards, 0
-            return "better"
-        self.waited += 1
-        return "no better"
+        elif not _rose(rewards, self._rewards):
+            self.waited += 1
+            return "no better"
+        self.best, self.value, self._rewards, self.waited = state, value, rewards, 0
+        return "better"
 
     def restore(self, state: State) -> State:
         """The best state in the place of a diverged one: step and progress go on, so its noise is new.
@@ -150,8 +158,19 @@ def own_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if not name.startswith(_GOOD)}
 
 
-def _fell(now: Tensor, best: Tensor) -> bool:
+def _rose(now: Tensor, best: Tensor) -> bool:
+    """Better on the prompts that both have values of, and on no fewer prompts."""
     difference = (now - best)[~(now.isnan() | best.isnan())]
+    fewer = bool(now.isnan().sum() > best.isnan().sum())
+    return not fewer and len(difference) > 0 and difference.mean().item() > 0
+
+
+def _fell(now: Tensor, best: Tensor) -> bool:
+    """Significantly worse where both have values; or most of the values are lost."""
+    valued = ~best.isnan()
+    difference = (now - best)[valued & ~now.isnan()]
+    if 2 * len(difference) < int(valued.sum()):
+        return True
     if len(difference) < 2:
         return False
     error = difference.std().item() / sqrt(len(difference))

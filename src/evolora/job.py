@@ -18,6 +18,7 @@ from evolora.config import BUDGETS, AdaptConfig
 from evolora.diagnostics import check_prior, prior_task
 from evolora.engine import Engine, Ledger, load_base
 from evolora.errors import ConfigError, RunError
+from evolora.loop import first_state
 from evolora.problems import Problem, load_reward
 from evolora.problems.problem import render
 from evolora.progress import Progress
@@ -62,6 +63,7 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
         if config.resume:
             _refuse_other(Contents(config.out).record(), made_of, config.out)
         else:
+            first_state(problem, setting.method, config.seed, setting.start)
             _try(problem, setting.method)
             if setting.prior is not None:
                 check_prior(problem.engine, setting.prior)

@@ -26,6 +26,19 @@ SAVE_SHARE = 20  # and more often where saving takes at most a twentieth of the 
 UNJUDGED_STEPS = 3  # a reward that judges nothing for so many steps ends the run
 
 
+def first_state(problem: Problem, method: AnyMethod, seed: int, start: Adapter | None) -> State:
+    """The state before the first step; where magnitudes are searched, a LoRA start as the equal DoRA.
+
+    Raises:
+        InputError: the method cannot search this template, or cannot begin at this start.
+    """
+    norms, base = None, problem.engine.base
+    if method.needs_norms:
+        norms = base.weight_norms(problem.template)
+        start = None if start is None else base.as_dora(start)
+    return method.init(problem.template, seed, start, norms)
+
+
 class Loop:
     """Steps of one search, and what is kept between them.
 
@@ -71,11 +84,7 @@ class Loop:
         self.guard = None if watch is None else Guard(problem, watch)
         saved = run.resume() if run is not None else None
         if saved is None:
-            norms, base = None, problem.engine.base
-            if method.needs_norms:
-                norms = base.weight_norms(problem.template)
-                start = None if start is None else base.as_dora(start)
-            self.state = method.init(problem.template, seed, start, norms)
+            self.state = first_state(problem, method, seed, start)
         else:
             assert run is not None
             numbers = dict(saved.numbers)
@@ -106,6 +115,8 @@ class Loop:
                 while True:
                     name, fraction = self.budget.nearest(self.budget.spent(self.state.step, self.ledger))
                     over = fraction >= 1 or self.plateau
+                    if over and self.guard is not None and not self.guard.looked_at(self.state):
+                        self.guard.look(self.state, self.method.mean(self.state))
                     due = over or interrupt.requested or time.monotonic() - saved_at >= pause
                     if due and self.run is not None and self.state.step > saved_step:
                         began = time.monotonic()
@@ -199,7 +210,7 @@ class Loop:
     def _look(self) -> dict[str, Any]:
         if self.guard is None:
             return {}
-        if not self.guard.due(self.state) and finite(self.state):
+        if not self.guard.due(self.state) and finite(self.state) and not self.unjudged:
             return {}
         finding = self.guard.look(self.state, self.method.mean(self.state))
         if finding == "diverged":
@@ -210,7 +221,7 @@ class Loop:
                 f"step {self.state.step}: the search diverged; the state of step {self.guard.best.step} "
                 "comes back" + (", and steps are half as long from here" if self.method.step_options else "")
             )
-        value = self.guard.looks[-1][1] if self.guard.looks else float("nan")
+        value = self.guard.looks[-1][1] if self.guard.looked_at(self.state) else float("nan")
         return {"validation": value, "diverged": float(finding == "diverged")}
 
     def _save(self) -> None:

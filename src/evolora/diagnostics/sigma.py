@@ -116,7 +116,10 @@ def sigma_ladder(
         whole = method.model_copy(update={"sigma": sigma}).ask(state)
         population = whole.select(range(min(2 * PAIRS, len(whole))))
         rewards = problem.judge(population, examples).values.double()
-        kl = [found.from_base for found in divergences(engine, population.select([0, 2]), texts)]
+        kl = [
+            found.from_base
+            for found in divergences(engine, population.select(range(0, min(4, len(population)), 2)), texts)
+        ]
         rungs.append(rung(sigma, centre, rewards, kl=sum(kl) / len(kl), pairs=pairs))
     return recommend(rungs)
 

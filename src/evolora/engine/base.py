@@ -145,6 +145,8 @@ class Base:
     def _norms(self, path: str, a: Tensor, b: Tensor) -> Tensor:
         from evolora.adapters.geometry import weight_norms
 
+        if self.structure.specs[path].kind == "embedding":
+            raise ModelError("DoRA on an embedding is not supported", where=path, mend="adapt linear layers")
         weight = plain_weight(self.model.get_submodule(path))
         if weight is None:
             raise ModelError(

@@ -171,7 +171,7 @@ def random_directions(template: Mapping[str, ModuleSpec], directions: int, seed:
         rank = min(directions, spec.d_out, spec.d_in)
         unit = sqrt(spec.d_out * spec.d_in / rank)
         a[name] = _orthonormal(spec.d_in, rank, seed, f"{name}/v").T.float().contiguous()
-        b[name] = (_orthonormal(spec.d_out, rank, seed, f"{name}/u") * unit).float()
+        b[name] = (_orthonormal(spec.d_out, rank, seed, f"{name}/u") * unit).float().contiguous()
     return _counted(template, a, b, {name: [0.0] * len(a[name]) for name in a}, directions)
 
 

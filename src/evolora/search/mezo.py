@@ -99,9 +99,9 @@ class MeZO(Method):
         return AroundFactors(state.template, *split(state), noise, self.sigma, same, _PAIR)
 
     def _update(self, state: State, rewards: Tensor, progress: float) -> tuple[State, dict[str, float]]:
-        difference = rewards[0] - rewards[1]
+        difference = rewards[0].double() - rewards[1].double()
         known = ~difference.isnan()
-        rise = difference[known].double().mean().item() if bool(known.any()) else 0.0
+        rise = difference[known].mean().item() if bool(known.any()) else 0.0
         slope = rise / (2 * self.sigma) if self.sigma > 0 else 0.0
         lr = self.lr * (1 - state.progress if self.decay == "linear" else 1.0)
         noise, tensors, moved = FullRank(state.seed, state.step), dict(state.tensors), 0.0
