@@ -476,3 +476,30 @@ def test_what_a_method_refuses_costs_no_finished_run(config, tmp_path):
     with pytest.raises(InputError, match="rank"):
         carry_out(with_(config, **refused))
     assert {file: file.read_bytes() for file in config.out.rglob("*") if file.is_file()} == before
+
+
+def test_a_search_whose_numbers_overflow_says_so_in_one_line(config):
+    options = {"population": 4, "lr": 1e45, "sigma": 0.05}
+    with pytest.raises(RunError, match="diverged"):
+        carry_out(with_(config, options=options, budget_steps=2))
+
+
+def test_a_raised_budget_wastes_no_step(config, monkeypatch):
+    def fails(*arguments, **options):
+        raise RewardError("the judge went home")
+
+    config = with_(config, budget_steps=3)
+    monkeypatch.setattr("evolora.adaptation.evaluate", fails)
+    with pytest.raises(RewardError):
+        carry_out(config)
+    monkeypatch.undo()
+    carry_out(with_(config, resume=True, budget_steps=6))
+    sizes = [line["lr"] for line in journal(config.out)]
+    assert sizes == pytest.approx([1, 2 / 3, 1 / 3, 1 / 2, 1 / 3, 1 / 6])
+
+
+@pytest.mark.parametrize("budget", ["tokens", "forward_flops"])
+def test_the_first_step_of_a_gradient_method_has_a_size_whatever_the_budget(config, budget):
+    changes = {"method": "adamw", "options": {"rank": 2}, "budget_steps": None, f"budget_{budget}": 1}
+    carry_out(with_(config, **changes))
+    assert journal(config.out)[0]["update_norm"] > 0

@@ -6,10 +6,12 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evolora.budget import Budget
 from evolora.engine import Ledger
+from evolora.errors import RunError
 from evolora.guard import Guard, Watch, finite, own_tensors
 from evolora.problems import Problem
 from evolora.problems.problem import no_rewards, render
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 SAVE_SECONDS = 30.0  # a state is saved at least this often,
 SAVE_SHARE = 20  # and more often where saving takes at most a twentieth of the time
+UNKNOWN_STEPS = 40  # how long a search is taken to be before its first step's cost is known
 UNJUDGED_STEPS = 3  # a reward that judges nothing for so many steps ends the run
 
 
@@ -95,6 +98,9 @@ class Loop:
             if self.guard is not None and guarded is not None:
                 self.guard.load(self.state, saved.tensors, guarded)
                 self.method = method.halved(self.guard.halvings)
+            fraction = budget.nearest(budget.spent(self.state.step, self.ledger))[1]
+            if self.state.progress >= 1 > fraction:  # the budget was raised: steps must not stay at zero
+                self.state = replace(self.state, progress=fraction)
             self.journal = run.journal.read()
             for line in saved.passed_over:
                 progress.note(f"{line}; the state before it is used")
@@ -186,9 +192,13 @@ class Loop:
         return {**metrics, **failures}
 
     def _ahead(self, spent: dict[str, float]) -> float:
-        """The fraction of the budget spent once a step that costs what the last one did is done."""
+        """The fraction of the budget spent once a step that costs what the last one did is done.
+
+        Before the first step nothing is known of its cost: one of ``UNKNOWN_STEPS``, lest it be of size 0.
+        """
         ahead = {key: value + self.last_cost.get(key, 0.0) for key, value in spent.items()}
-        return min(1.0, self.budget.nearest(ahead | {"steps": self.state.step + 1})[1])
+        fraction = self.budget.nearest(ahead | {"steps": self.state.step + 1})[1]
+        return min(1.0, fraction if self.last_cost else max(fraction, 1 / UNKNOWN_STEPS))
 
     def _require_some(self, nothing: bool, failed: Mapping[str, int], step: int) -> None:
         """Ends the run where the reward judges nothing at all: at the first step, or for several."""
@@ -209,6 +219,12 @@ class Loop:
 
     def _look(self) -> dict[str, Any]:
         if self.guard is None:
+            if not finite(self.state):
+                raise RunError(
+                    "the search diverged: its numbers are no longer finite",
+                    where=f"step {self.state.step}",
+                    mend="choose a smaller sigma or lr, or --validate-every, which takes a fall back",
+                )
             return {}
         if not self.guard.due(self.state) and finite(self.state) and not self.unjudged:
             return {}
