@@ -97,6 +97,13 @@ def cell(base: ev.Base, name: str, spec: str, arm: str, seed: int) -> dict[str, 
     }
 
 
+def made_with() -> dict[str, Any]:
+    """The provenance, files of this machine by their names alone."""
+    facts = collect()
+    named = [Path(word).name if Path(word).is_absolute() else word for word in facts["argv"]]
+    return facts | {"argv": named}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -119,7 +126,7 @@ def main() -> None:
                 found = cell(base, task, spec, arm, seed)
                 options = ARMS[arm][1].get(task, {})
                 record["cells"].append({"task": task, "arm": arm, "seed": seed, "options": options} | found)
-                record["provenance"] = collect()
+                record["provenance"] = made_with()
                 write_atomically(OUT, json.dumps(record, indent=1) + "\n")
                 print(task, arm, seed, found["steps"], found["start"], found["adapted"], flush=True)
 
