@@ -5,6 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from evolora.engine import Engine, Ledger
+from evolora.search import Decomposed
 
 PROMPTS = ["ab", "a much longer prompt ->", "x: y"]
 ANSWERS = [" c", " d e f", " z"]
@@ -51,6 +52,20 @@ def test_generation_costs_what_torch_counts(engine, make_adapter, layers):
         engine.ledger = Ledger()
         found = counted(lambda new=new: engine.generate(members, PROMPTS, max_new_tokens=new))
         assert found == pytest.approx(engine.ledger.forward_flops, rel=0.01)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["an A for each", "one A for all"])
+def test_the_norms_of_dora_are_counted(llama, make_adapter, shared):
+    engine = Engine(llama)
+    if shared:
+        method = Decomposed(population=4, direction_rank=3, sigma=0.1)
+        template = llama.modules()
+        members = method.ask(method.init(template, 0, norms=llama.weight_norms(template)))
+    else:
+        members = [make_adapter(seed, rank=3, dora=True, base=llama) for seed in range(3)]
+    engine.bind(members)
+    found = counted(lambda: engine.score(members, PROMPTS, ANSWERS))
+    assert found == pytest.approx(engine.ledger.forward_flops, rel=0.002)
 
 
 def training(engine, targets, layers):

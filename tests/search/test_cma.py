@@ -398,7 +398,7 @@ def test_a_likelihood_reward_teaches_a_language_model_and_peft_loads_the_result(
     assert torch.equal(likelihood(adapter), likelihood(method.mean(state)))
 
     ids, bound = torch.tensor([engine.base.encode("abc ->")]), engine.bind(adapter)
-    with torch.no_grad(), attached(engine.base, bound.terms([0]), bound.shared):
+    with torch.no_grad(), attached(engine.base, engine.terms(bound, [0]), bound.shared):
         ours = engine.forward(bound, ids, 1, positions=torch.arange(ids.numel()))
     peft = PeftModel.from_pretrained(copy.deepcopy(engine.base.model), adapter.save(tmp_path / "lora"))
     with torch.no_grad():

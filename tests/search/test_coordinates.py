@@ -293,7 +293,7 @@ def test_members_in_a_batch_equal_members_one_by_one_and_the_adapter_in_peft(
     assert len(whole.unique(dim=0)) == 4
 
     ids, bound = torch.tensor([engine.base.encode("abc ->")]), engine.bind(population)
-    with torch.no_grad(), attached(engine.base, bound.terms([2]), bound.shared):
+    with torch.no_grad(), attached(engine.base, engine.terms(bound, [2]), bound.shared):
         ours = engine.forward(bound, ids, 1, positions=torch.arange(ids.numel()))
     folder = Adapter(coordinates.modules(some[2])).save(tmp_path / "adapter")
     peft = PeftModel.from_pretrained(copy.deepcopy(engine.base.model), folder).eval()

@@ -322,7 +322,7 @@ def test_the_exported_folder_gives_peft_the_logits_of_the_engine(
     with torch.no_grad():
         plain = engine.base.model(input_ids=ids).logits.flatten(0, 1)
         theirs = model(input_ids=ids).logits.flatten(0, 1)
-        with attached(engine.base, bound.terms([0]), bound.shared):
+        with attached(engine.base, engine.terms(bound, [0]), bound.shared):
             ours = engine.forward(bound, ids, 1, positions=torch.arange(ids.numel()))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     assert (ours - plain).abs().max() > 0.1
@@ -373,7 +373,7 @@ def products(engine, method, members):
     population = method.ask(start_on(engine, method))
     bound = engine.bind(population)
     with FlopCounterMode(display=False) as counter:
-        bound.terms(list(range(members)))
+        engine.terms(bound, list(range(members)))
     return counter.get_total_flops()
 
 

@@ -107,7 +107,7 @@ def last_logits(engine: Engine, members: Population | list[Adapter], ids: Tensor
     parts = []
     with torch.inference_mode():
         for block in cut.blocks(bound.count):
-            with attached(engine.base, bound.terms(block), bound.shared):
+            with attached(engine.base, engine.terms(bound, block), bound.shared):
                 found = []
                 for rows in ids.split(cut.prompts):
                     ends = torch.arange(1, len(rows) + 1, device=ids.device) * rows.shape[1] - 1

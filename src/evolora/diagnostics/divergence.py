@@ -104,7 +104,7 @@ def divergences(engine: Engine, members: Members, pairs: Sequence[Pair]) -> list
     cut = engine.plan(bound, len(pairs), max(width, int(lengths.max()) * vocabulary // _LOGITS))
     with torch.inference_mode():
         for block in cut.blocks(bound.count):
-            terms = bound.terms(block)
+            terms = engine.terms(bound, block)
             for first in range(0, len(order), cut.prompts):
                 chosen = order[first : first + cut.prompts]
                 rows = join([pairs[i] for i in chosen], engine.base.end_tokens[0])

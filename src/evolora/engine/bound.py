@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from evolora.adapters import Adapter, ModuleSpec, Population, as_population
 from evolora.engine.flops import adapter_flops
-from evolora.engine.terms import Shared, Term, prepare, shared_terms
+from evolora.engine.terms import Shared, shared_terms
 from evolora.errors import AdapterError
 
 if TYPE_CHECKING:
@@ -53,12 +53,6 @@ class Bound:
     def group(self) -> int:
         """Blocks of members are multiples of this where they can be."""
         return 1 if self.population is None else self.population.group
-
-    def terms(self, block: Sequence[int]) -> Mapping[str, Term]:
-        """The factors of some members, ready to run."""
-        if self.population is None:
-            return {}
-        return prepare(self.base, self.population.block(block), self.shared)
 
 
 class Binder:

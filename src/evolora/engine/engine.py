@@ -9,12 +9,13 @@ from evolora.engine.allocator import keep_freed_memory
 from evolora.engine.base import Base
 from evolora.engine.batches import Plan, join, plan
 from evolora.engine.bound import Binder, Bound, Members
-from evolora.engine.flops import FlopModel
+from evolora.engine.flops import FlopModel, norm_flops
 from evolora.engine.generation import generate, generate_tokens
 from evolora.engine.ledger import Ledger
 from evolora.engine.passes import Forward
 from evolora.engine.policy import log_probs
 from evolora.engine.scoring import Scores, score
+from evolora.engine.terms import Term, prepare
 from evolora.engine.training import training_loss
 from evolora.errors import InputError
 
@@ -195,6 +196,14 @@ class Engine:
             group=bound.group,
             shares_prefix=bound.start > 0,
         )
+
+    def terms(self, bound: Bound, block: Sequence[int]) -> Mapping[str, Term]:
+        """The factors of some members, ready to run; what DoRA's norms cost is entered in the ledger."""
+        if bound.population is None:
+            return {}
+        stacks = bound.population.block(block)
+        self.ledger.forward_flops += norm_flops(stacks)
+        return prepare(self.base, stacks, bound.shared)
 
     def forward(
         self, bound: Bound, ids: Tensor, members: int, *, positions: Tensor | None, **arguments: Any

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from evolora.adapters import DENSE, ModuleSpec
+from evolora.adapters import DENSE, ModuleSpec, Stack
 
 if TYPE_CHECKING:
     from evolora.engine.base import Base
@@ -117,4 +117,17 @@ def adapter_flops(specs: Mapping[str, ModuleSpec], ranks: Mapping[str, int]) -> 
         inputs = spec.d_in if spec.kind == "linear" else 0
         dense = ranks[name] == DENSE
         total += 2.0 * spec.d_out * inputs if dense else 2.0 * ranks[name] * (spec.d_out + inputs)
+    return total
+
+
+def norm_flops(stacks: Mapping[str, Stack]) -> float:
+    """FLOPs of the norms ``||W + B A||`` that DoRA members are divided by (``geometry.weight_norms``)."""
+    total = 0.0
+    for stack in stacks.values():
+        if stack.magnitude is None or stack.a is None:
+            continue
+        own, rank, d_in = stack.a.shape
+        own = 1 if stack.a.stride(0) == 0 else own  # an A that all members share meets W once
+        members, d_out = stack.b.shape[:2]
+        total += 2.0 * rank * (own * d_in * (d_out + rank) + members * d_out * rank)
     return total

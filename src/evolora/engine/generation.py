@@ -103,7 +103,7 @@ def generate_tokens(
     width = max(map(len, encoded))
     cut = engine.plan(bound, len(encoded), max(width, (width + max_new_tokens) // _CACHED))
     for block in cut.blocks(bound.count):
-        terms = bound.terms(block)
+        terms = engine.terms(bound, block)
         for chosen in _batches([len(ids) for ids in encoded], cut.prompts, pads=engine.base.structure.pads):
             draws = None
             if temperature > 0:

@@ -52,7 +52,7 @@ def score(
     cut = engine.plan(bound, len(pairs), max(width, head))
     with torch.inference_mode():
         for block in cut.blocks(bound.count):
-            with attached(engine.base, bound.terms(block), bound.shared):
+            with attached(engine.base, engine.terms(bound, block), bound.shared):
                 for first in range(0, len(order), cut.prompts):
                     chosen = order[first : first + cut.prompts]
                     rows = join([pairs[i] for i in chosen], engine.base.end_tokens[0])
