@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from exact_reward import divided, half_trained
 
 import evolora as ev
 from evolora.adaptation import improve
+from evolora.adapters import Adapter
 from evolora.runs.atomic import write_atomically
 from evolora.runs.provenance import collect
 
@@ -69,22 +71,34 @@ def specs(sentiment: Path | None) -> dict[str, str]:
     }
 
 
-def cell(base: ev.Base, name: str, spec: str, arm: str, seed: int) -> dict[str, Any]:
-    """One run; nothing of it is chosen on the test prompts that it reports."""
-    method, options = ARMS[arm]
+@dataclass(frozen=True)
+class Setting:
+    """What all methods of one task and seed have in common."""
+
+    problem: ev.Problem
+    start: Adapter | None
+
+
+def setting(base: ev.Base, name: str, spec: str, seed: int) -> Setting:
+    """The prompts, and the adapter that everyone begins at."""
     task, engine, exact = ev.load_task(spec, seed=seed, **SIZES), ev.Engine(base), ev.load_reward("exact")
     template, start = base.modules("all-linear", LAYERS[name]), None
     if name == "strings":
         lessons, task = divided(task)
         start = half_trained(ev.Problem(engine, lessons, exact, 16, seed, template=template), seed)
-    problem = ev.Problem(engine, task, exact, BATCH, seed, template=template)
+    return Setting(ev.Problem(engine, task, exact, BATCH, seed, template=template), start)
+
+
+def cell(given: Setting, name: str, arm: str, seed: int) -> dict[str, Any]:
+    """One run; nothing of it is chosen on the test prompts that it reports."""
+    method, options = ARMS[arm]
     began = time.process_time()
     found = improve(
-        problem,
+        given.problem,
         ev.make_method(method, **options.get(name, {})),
         ev.Budget(forward_flops=FORWARD_FLOPS),
         seed=seed,
-        start=start,
+        start=given.start,
     )
     before = found.start or found.base
     return {
@@ -120,10 +134,12 @@ def main() -> None:
     base = ev.load_base("smollm2-135m")
     for seed in SEEDS:
         for task, spec in specs(given.sentiment).items():
+            common = None
             for arm in given.only:
                 if (task, arm, seed) in done:
                     continue
-                found = cell(base, task, spec, arm, seed)
+                common = common or setting(base, task, spec, seed)
+                found = cell(common, task, arm, seed)
                 options = ARMS[arm][1].get(task, {})
                 record["cells"].append({"task": task, "arm": arm, "seed": seed, "options": options} | found)
                 record["provenance"] = made_with()
