@@ -28,8 +28,9 @@ from typing import Any
 from exact_reward import divided, half_trained
 
 import evolora as ev
-from evolora.adaptation import improve
 from evolora.adapters import Adapter
+from evolora.loop import Loop
+from evolora.progress import Progress
 from evolora.runs.atomic import write_atomically
 from evolora.runs.provenance import collect
 
@@ -77,37 +78,43 @@ class Setting:
 
     problem: ev.Problem
     start: Adapter | None
+    before: ev.Evaluation
 
 
 def setting(base: ev.Base, name: str, spec: str, seed: int) -> Setting:
-    """The prompts, and the adapter that everyone begins at."""
+    """The prompts, the adapter that everyone begins at, and how it does on the test."""
     task, engine, exact = ev.load_task(spec, seed=seed, **SIZES), ev.Engine(base), ev.load_reward("exact")
     template, start = base.modules("all-linear", LAYERS[name]), None
     if name == "strings":
         lessons, task = divided(task)
         start = half_trained(ev.Problem(engine, lessons, exact, 16, seed, template=template), seed)
-    return Setting(ev.Problem(engine, task, exact, BATCH, seed, template=template), start)
+    problem = ev.Problem(engine, task, exact, BATCH, seed, template=template)
+    return Setting(problem, start, tested(problem, start))
+
+
+def tested(problem: ev.Problem, adapter: Adapter | None) -> ev.Evaluation:
+    """Its completions of the test prompts, judged."""
+    prompts, length, stop = problem.task.test, problem.max_new_tokens, problem.task.stop
+    return ev.evaluate(problem.engine, adapter, prompts, problem.reward, length, stop=stop)[0]
 
 
 def cell(given: Setting, name: str, arm: str, seed: int) -> dict[str, Any]:
     """One run; nothing of it is chosen on the test prompts that it reports."""
-    method, options = ARMS[arm]
+    name_of_method, options = ARMS[arm]
+    method = ev.make_method(name_of_method, **options.get(name, {}))
+    budget = ev.Budget(forward_flops=FORWARD_FLOPS)
+    search = Loop(given.problem, method, budget, None, Progress(), seed, given.start, None)
     began = time.process_time()
-    found = improve(
-        given.problem,
-        ev.make_method(method, **options.get(name, {})),
-        ev.Budget(forward_flops=FORWARD_FLOPS),
-        seed=seed,
-        start=given.start,
-    )
-    before = found.start or found.base
+    search.go()
+    seconds = time.process_time() - began
+    adapted = tested(given.problem, method.adapter(search.result))
     return {
-        "steps": found.steps,
-        "start": before.accuracy,
-        "adapted": found.adapted.accuracy,
-        "difference": found.over_start or found.difference,
-        "ledger": found.ledger.snapshot(),
-        "cpu_seconds": time.process_time() - began,
+        "steps": search.state.step,
+        "start": given.before.accuracy,
+        "adapted": adapted.accuracy,
+        "difference": ev.difference(given.before, adapted),
+        "ledger": search.ledger.snapshot(),
+        "cpu_seconds": seconds,
     }
 
 
