@@ -22,6 +22,7 @@ import argparse
 import json
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -72,24 +73,28 @@ def specs(sentiment: Path | None) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Setting:
     """What all methods of one task and seed have in common."""
 
     problem: ev.Problem
     start: Adapter | None
-    before: ev.Evaluation
+
+    @cached_property
+    def before(self) -> ev.Evaluation:
+        """How what everyone begins at does on the test."""
+        return tested(self.problem, self.start)
 
 
 def setting(base: ev.Base, name: str, spec: str, seed: int) -> Setting:
-    """The prompts, the adapter that everyone begins at, and how it does on the test."""
-    task, engine, exact = ev.load_task(spec, seed=seed, **SIZES), ev.Engine(base), ev.load_reward("exact")
-    template, start = base.modules("all-linear", LAYERS[name]), None
+    """The prompts, and the adapter that everyone begins at."""
+    task = ev.load_task(spec, seed=seed, **({} if name == "things" else SIZES))
+    engine, exact = ev.Engine(base), ev.load_reward("exact")
+    template, start = base.modules("all-linear", LAYERS.get(name, "top:4")), None
     if name == "strings":
         lessons, task = divided(task)
         start = half_trained(ev.Problem(engine, lessons, exact, 16, seed, template=template), seed)
-    problem = ev.Problem(engine, task, exact, BATCH, seed, template=template)
-    return Setting(problem, start, tested(problem, start))
+    return Setting(ev.Problem(engine, task, exact, BATCH, seed, template=template), start)
 
 
 def tested(problem: ev.Problem, adapter: Adapter | None) -> ev.Evaluation:

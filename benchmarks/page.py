@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
-RECORDS = ("throughput.json", "one_thread.json")
+RECORDS = ("throughput", "one_thread")
 CASE = ("members", "rows_per_member", "tokens", "rank", "dtype")
 TABLES = {
     "forward": (
@@ -94,7 +94,7 @@ def _cell(value: Any) -> str:
 
 
 def main() -> None:
-    records = [json.loads((ROOT / "results/bench" / name).read_text()) for name in RECORDS]
+    records = [json.loads((ROOT / "results/bench" / f"{name}.json").read_text()) for name in RECORDS]
     PAGE.write_text(page(*records), encoding="utf-8")
 
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import importlib
+import json
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -136,3 +139,19 @@ def model_folder(tmp_path_factory):
         folder
     )
     return folder
+
+
+@pytest.fixture(scope="session")
+def script():
+    """Imports a script of benchmarks by name."""
+    folder = Path(__file__).parents[1] / "benchmarks"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield importlib.import_module
+
+
+@pytest.fixture(scope="session")
+def recorded():
+    """Reads a committed record by name."""
+    folder = Path(__file__).parents[1] / "results"
+    return lambda name: json.loads((folder / f"{name}.json").read_text())

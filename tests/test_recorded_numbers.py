@@ -1,35 +1,24 @@
 """Numbers on pages are those of the records they name."""
 
-import importlib
-import json
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture
-def script(monkeypatch):
-    """Imports a script of benchmarks by name."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module
-
-
-def test_the_page_of_benchmarks_is_made_from_its_records(script):
+def test_the_page_of_benchmarks_is_made_from_its_records(script, recorded):
     page = script("page")
-    records = [json.loads((ROOT / "results/bench" / name).read_text()) for name in page.RECORDS]
+    records = [recorded(f"bench/{name}") for name in page.RECORDS]
     assert (ROOT / "docs/benchmarks.md").read_text() == page.page(*records)
 
 
-def test_the_page_of_results_is_made_from_its_records(script):
+def test_the_page_of_results_is_made_from_its_records(script, recorded):
     page = script("results_page")
-    records = [json.loads((ROOT / "results" / f"{name}.json").read_text()) for name in page.RECORDS]
+    records = [recorded(name) for name in page.RECORDS]
     assert (ROOT / "docs/results.md").read_text() == page.page(*records)
 
 
-def test_a_zero_one_reward_raises_exact_match_on_two_tasks(script):
-    study, record = script("exact_reward"), json.loads((ROOT / "results/exact_reward.json").read_text())
+def test_a_zero_one_reward_raises_exact_match_on_two_tasks(script, recorded):
+    study, record = script("exact_reward"), recorded("exact_reward")
     for name in study.ARMS:
         cells = [cell for cell in record["cells"] if cell["arm"] == name]
         assert sorted(cell["seed"] for cell in cells) == list(study.SEEDS)
@@ -38,8 +27,8 @@ def test_a_zero_one_reward_raises_exact_match_on_two_tasks(script):
         assert record["summary"][name]["holds"]
 
 
-def test_the_readme_quotes_the_throughput_record():
-    rows = json.loads((ROOT / "results/bench/throughput.json").read_text())["rows"]
+def test_the_readme_quotes_the_throughput_record(recorded):
+    rows = recorded("bench/throughput")["rows"]
     readme = (ROOT / "README.md").read_text()
 
     def of(kind, **wanted):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from evolora.budget import Budget
 from evolora.engine import Ledger
-from evolora.errors import RunError
+from evolora.errors import ConfigError, RunError
 from evolora.guard import Guard, Watch, finite, own_tensors
 from evolora.problems import Problem
 from evolora.problems.problem import no_rewards, render
@@ -33,8 +33,14 @@ def first_state(problem: Problem, method: AnyMethod, seed: int, start: Adapter |
     """The state before the first step; where magnitudes are searched, a LoRA start as the equal DoRA.
 
     Raises:
-        InputError: the method cannot search this template, or cannot begin at this start.
+        InputError: the method cannot search this template, cannot begin at this start, or needs more prompts.
     """
+    if problem.batch_size < method.least_batch:
+        raise ConfigError(
+            f"batch is {problem.batch_size}",
+            where=method.name,
+            mend=f"with these options it needs at least {method.least_batch} prompts a step",
+        )
     norms, base = None, problem.engine.base
     if method.needs_norms:
         norms = base.weight_norms(problem.template)

@@ -1,6 +1,5 @@
 """The record of the ladder's first rungs: its cells can be made again, and the page says what it says."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -10,16 +9,13 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def ladder():
-    spec = importlib.util.spec_from_file_location("matrix_ladder", ROOT / "benchmarks" / "matrix_ladder.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def ladder(script):
+    return script("matrix_ladder")
 
 
 @pytest.fixture(scope="module")
-def record():
-    return json.loads((ROOT / "results" / "matrix_ladder.json").read_text())
+def record(recorded):
+    return recorded("matrix_ladder")
 
 
 def test_the_record_was_made_with_the_settings_of_the_script(ladder, record):

@@ -1,6 +1,5 @@
 """The record of the convex proxy: its numbers can be made again, and the page says what it says."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -12,16 +11,13 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def proxy():
-    spec = importlib.util.spec_from_file_location("proxy", ROOT / "benchmarks" / "replicator_proxy.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def proxy(script):
+    return script("replicator_proxy")
 
 
 @pytest.fixture(scope="module")
-def record():
-    return json.loads((ROOT / "results" / "replicator_proxy.json").read_text())
+def record(recorded):
+    return recorded("replicator_proxy")
 
 
 def test_the_record_was_made_with_the_settings_of_the_script(proxy, record):

@@ -10,7 +10,7 @@ from evolora.engine.base import Base
 from evolora.engine.batches import Plan, join, plan
 from evolora.engine.bound import Binder, Bound, Members
 from evolora.engine.flops import FlopModel, norm_flops
-from evolora.engine.generation import generate, generate_tokens
+from evolora.engine.generation import Decoding, generate_tokens
 from evolora.engine.ledger import Ledger
 from evolora.engine.passes import Forward
 from evolora.engine.policy import log_probs
@@ -144,23 +144,33 @@ class Engine:
         seed: int = 0,
         stop: str | None = None,
     ) -> list[list[str]]:
-        """N lists of P completions, the end of text removed. See ``evolora.engine.generation``."""
-        return generate(
-            self,
-            members,
-            prompts,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_p=top_p,
-            seed=seed,
-            stop=stop,
-        )
+        r"""Completes every prompt with every member: N lists of P texts, the end and what follows removed.
+
+        Args:
+            members: None (the base), an adapter, a list of adapters, or a population of N.
+            prompts: P texts.
+            max_new_tokens: a completion ends here at the latest.
+            temperature: 0 is greedy; else logits are divided by it and sampled.
+            top_p: sample from the smallest set of tokens that holds this much probability.
+            seed: of the samples. Members of one id draw alike; copies of a prompt do not.
+            stop: a completion also ends where this text appears (``"\n"`` for one-line answers).
+
+        Raises:
+            ConfigError: a setting out of range.
+            InputError: an empty prompt, or one that is too long for the model with what may follow.
+            AdapterError: a member does not fit the base.
+            ModelError: the model keeps no KV cache that rows can leave.
+        """
+        how = Decoding(max_new_tokens, temperature, top_p, seed, stop)
+        text = self.base.text
+        found = generate_tokens(self, members, prompts, how)
+        return [[text.completion(tokens, stop) for tokens in rows] for rows in found]
 
     def generate_tokens(
         self, members: Members, prompts: Sequence[str], **settings: Any
     ) -> list[list[list[int]]]:
         """N lists of P completions as token ids, their ends included; settings as for ``generate``."""
-        return generate_tokens(self, members, prompts, **settings)
+        return generate_tokens(self, members, prompts, Decoding(**settings))
 
     def embed(self, prompts: Sequence[str]) -> Tensor:
         """The base's last hidden states (what its output head sees), averaged over each prompt: ``[P, d]``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -25,74 +26,50 @@ _CACHED = 4  # tokens of KV cache per token of the memory limit
 _SMALLEST_TEMPERATURE = 1e-6
 
 
-def generate(
-    engine: Engine,
-    members: Members,
-    prompts: Sequence[str],
-    *,
-    max_new_tokens: int = 32,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    seed: int = 0,
-    stop: str | None = None,
-) -> list[list[str]]:
-    r"""Completes every prompt with every member.
+@dataclass(frozen=True)
+class Decoding:
+    r"""How completions are decoded.
 
-    Args:
-        engine: over the base.
-        members: None (the base), an adapter, a list of adapters, or a population of N.
-        prompts: P texts.
+    Attributes:
         max_new_tokens: a completion ends here at the latest.
         temperature: 0 is greedy; else logits are divided by it and sampled.
         top_p: sample from the smallest set of tokens that holds this much probability.
         seed: of the samples. Members of one id draw alike; copies of a prompt do not.
-        stop: a completion also ends where this text appears (``"\n"`` for one-line answers); it is removed.
-
-    Returns:
-        N lists of P texts; the end of text and what follows is removed.
+        stop: a completion also ends where this text appears (``"\n"`` for one-line answers).
 
     Raises:
         ConfigError: a setting out of range.
+    """
+
+    max_new_tokens: int = 32
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    stop: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1 or not 0 <= self.temperature < float("inf") or not 0 < self.top_p <= 1:
+            raise ConfigError(
+                f"max_new_tokens {self.max_new_tokens}, temperature {self.temperature}, top_p {self.top_p}",
+                mend="need max_new_tokens >= 1, temperature >= 0 and 0 < top_p <= 1",
+            )
+
+
+def generate_tokens(
+    engine: Engine, members: Members, prompts: Sequence[str], how: Decoding
+) -> list[list[list[int]]]:
+    """N lists of P completions as token ids, the token that ended each included.
+
+    A completion that ran to ``max_new_tokens`` has no such token. Where ``stop`` is several tokens long,
+    completions go on after it.
+
+    Raises:
         InputError: an empty prompt, or one that is too long for the model with what may follow.
         AdapterError: a member does not fit the base.
         ModelError: the model keeps no KV cache that rows can leave.
     """
-    found = generate_tokens(
-        engine,
-        members,
-        prompts,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        seed=seed,
-        stop=stop,
-    )
-    text = engine.base.text
-    return [[text.completion(tokens, stop) for tokens in rows] for rows in found]
-
-
-def generate_tokens(
-    engine: Engine,
-    members: Members,
-    prompts: Sequence[str],
-    *,
-    max_new_tokens: int = 32,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    seed: int = 0,
-    stop: str | None = None,
-) -> list[list[list[int]]]:
-    """N lists of P completions as token ids, the token that ended each included; see ``generate``.
-
-    A completion that ran to ``max_new_tokens`` has no such token. Where ``stop`` is several tokens long,
-    completions go on after it.
-    """
-    if max_new_tokens < 1 or not 0 <= temperature < float("inf") or not 0 < top_p <= 1:
-        raise ConfigError(
-            f"max_new_tokens {max_new_tokens}, temperature {temperature}, top_p {top_p}",
-            mend="need max_new_tokens >= 1, temperature >= 0 and 0 < top_p <= 1",
-        )
-    temperature = 0.0 if temperature < _SMALLEST_TEMPERATURE else temperature
+    temperature = 0.0 if how.temperature < _SMALLEST_TEMPERATURE else how.temperature
+    max_new_tokens = how.max_new_tokens
     bound = engine.bind(members)
     encoded = engine.base.text.prompts(prompts, new_tokens=max_new_tokens - 1)
     ids = ["base"] if bound.population is None else list(bound.population.ids)
@@ -108,9 +85,9 @@ def generate_tokens(
             draws = None
             if temperature > 0:
                 rows = [(ids[m], prompts[p], copies[p]) for m in block for p in chosen]
-                draws = uniform_draws(seed, max_new_tokens, rows)
-            decoder = _Decoder(engine, bound, terms, len(block), [encoded[p] for p in chosen], stop)
-            for row, tokens in enumerate(decoder.run(max_new_tokens, Sampler(temperature, top_p, draws))):
+                draws = uniform_draws(how.seed, max_new_tokens, rows)
+            decoder = _Decoder(engine, bound, terms, len(block), [encoded[p] for p in chosen], how.stop)
+            for row, tokens in enumerate(decoder.run(max_new_tokens, Sampler(temperature, how.top_p, draws))):
                 found[block[row // len(chosen)]][chosen[row % len(chosen)]] = tokens
         terms = {}  # let go before the next block is made
     return found

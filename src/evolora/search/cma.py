@@ -19,7 +19,6 @@ Source: Hansen, The CMA Evolution Strategy: A Tutorial, arXiv 1604.00772; pycma 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -28,12 +27,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from pydantic import Field
 
-from evolora.adapters import Adapter, ModuleSpec, Population
+from evolora.adapters import Adapter, Population
 from evolora.adapters.noise import normal
 from evolora.errors import ConfigError, RunError
 from evolora.search.coordinates import AtPoints, Coordinates, random_directions, singular_values
-from evolora.search.factors import check_start
 from evolora.search.method import Method
+from evolora.search.origin import Origin, check_start
 from evolora.search.shaping import shape
 from evolora.search.state import State
 from evolora.search.truncation import compress
@@ -77,22 +76,18 @@ class CMA(Method):
         description="What comes out: the mean, or the member with the best reward on its own minibatch.",
     )
 
-    def init(
-        self,
-        template: Mapping[str, ModuleSpec],
-        seed: int,
-        start: Adapter | None = None,
-        norms: Mapping[str, Tensor] | None = None,
-    ) -> State:
+    def _first(self, origin: Origin) -> State:
         """See :meth:`Method.init`; modules that a start lacks have no coordinates and stay as in the base.
 
         Raises:
             ConfigError: the ``cma`` package is missing, or there are too many or too few coordinates.
         """
-        check_start(template, start)
-        if start is None:
-            return self.begin(random_directions(template, self.directions, seed), self.sigma, seed)
-        return self.begin(singular_values(template, start, self.directions), self.sigma_values, seed)
+        check_start(origin.template, origin.start)
+        if origin.start is None:
+            directions = random_directions(origin.template, self.directions, origin.seed)
+            return self.begin(directions, self.sigma, origin.seed)
+        values = singular_values(origin.template, origin.start, self.directions)
+        return self.begin(values, self.sigma_values, origin.seed)
 
     def begin(self, coordinates: Coordinates, sigma: float, seed: int) -> State:
         """The state before the first step of a search of any coordinates, as of ``merge_weights``.

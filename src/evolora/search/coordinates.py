@@ -31,7 +31,7 @@ import numpy as np
 from evolora.adapters import Adapter, Factors, ModuleSpec, Population, Stack
 from evolora.adapters.noise import normal
 from evolora.errors import AdapterError
-from evolora.search.factors import check_start
+from evolora.search.origin import check_start
 from evolora.search.perturbed import factor_names
 from evolora.search.state import State
 

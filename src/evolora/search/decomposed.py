@@ -27,11 +27,12 @@ from pydantic import Field, model_validator
 
 from evolora.adapters import Adapter, ModuleSpec, Population, Stack, as_population
 from evolora.errors import ModelError, ProtocolError
-from evolora.search.factors import assemble, bound, check_start, first_factors, product_norm, split
+from evolora.search.factors import assemble, bound, product_norm, split
+from evolora.search.origin import Origin, check_start, first_factors
 from evolora.search.perturbation import FullRank, Perturbation
 from evolora.search.perturbed import AroundFactors, Layout, factor_names
 from evolora.search.state import State
-from evolora.search.strategy import Searched, Strategy, first_numbers
+from evolora.search.strategy import Searched, Strategy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,13 +75,7 @@ class Decomposed(Strategy):
             raise ValueError("lr_magnitude * weight_decay must stay below 1")
         return self
 
-    def init(
-        self,
-        template: Mapping[str, ModuleSpec],
-        seed: int,
-        start: Adapter | None = None,
-        norms: Mapping[str, Tensor] | None = None,
-    ) -> State:
+    def _first(self, origin: Origin) -> State:
         """See :meth:`Method.init`; a DoRA adapter of rank up to ``direction_rank`` can be the start.
 
         A LoRA cannot: DoRA computes the same only with ``m = ||W + B A||``, which the norms of W do not tell.
@@ -90,9 +85,10 @@ class Decomposed(Strategy):
             AdapterError: as there.
             ModelError: a module is an embedding, or has an output channel without any direction.
         """
+        template, start = origin.template, origin.start
         check_start(template, start, dora=True)
-        lengths = {name: _checked_norms(name, spec, norms) for name, spec in template.items()}
-        a, b = first_factors(template, self.direction_rank, seed, start, dora=True)
+        lengths = {name: _checked_norms(name, spec, origin.norms) for name, spec in template.items()}
+        a, b = first_factors(origin, self.direction_rank, dora=True)
         tensors: dict[str, Tensor] = {}
         for name in template:
             key_a, key_b = factor_names(name)
@@ -100,7 +96,7 @@ class Decomposed(Strategy):
             magnitude = lengths[name] if given is None or given.magnitude is None else given.magnitude
             tensors |= {key_a: a[name], key_b: b[name], _norms(name): lengths[name]}
             tensors[_change(name)] = (magnitude / lengths[name] - 1)[:, None]
-        return self._anchored(State(template, seed, tensors=tensors, numbers=first_numbers(start)), start)
+        return self._anchored(origin, tensors)
 
     def adapter(self, state: State, rank: int | None = None) -> Adapter:
         """The mean as a DoRA: exact, or ``B A`` truncated where ``rank`` is below ``direction_rank``.

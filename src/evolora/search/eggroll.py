@@ -12,17 +12,17 @@ the update.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from evolora.adapters import Adapter, ModuleSpec, Population, as_population
-from evolora.search.factors import assemble, bound, first_factors, product_norm, split
+from evolora.adapters import Adapter, Population, as_population
+from evolora.search.factors import assemble, bound, product_norm, split
+from evolora.search.origin import Origin, first_factors
 from evolora.search.perturbation import Perturbation
 from evolora.search.perturbed import AroundFactors, Layout, factor_names
 from evolora.search.state import State
-from evolora.search.strategy import Searched, Strategy, first_numbers
+from evolora.search.strategy import Searched, Strategy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,25 +41,17 @@ class Eggroll(Strategy):
     )
     factors: Literal["b", "ab"] = Field("b", description="In space factors: search B alone, or A and B.")
 
-    def init(
-        self,
-        template: Mapping[str, ModuleSpec],
-        seed: int,
-        start: Adapter | None = None,
-        norms: Mapping[str, Tensor] | None = None,
-    ) -> State:
+    def _first(self, origin: Origin) -> State:
         """See :meth:`Method.init`.
 
         A LoRA can be the start: of any rank on the weights, of one up to ``export_rank`` on the factors.
         """
         if self.space == "weights":
-            return super().init(template, seed, start, norms)
-        a, b = first_factors(template, self._factor_rank, seed, start)
-        keys = {name: factor_names(name) for name in template}
-        tensors = {keys[name][0]: a[name] for name in template} | {
-            keys[name][1]: b[name] for name in template
-        }
-        return self._anchored(State(template, seed, tensors=tensors, numbers=first_numbers(start)), start)
+            return super()._first(origin)
+        a, b = first_factors(origin, self._factor_rank)
+        keys = {name: factor_names(name) for name in origin.template}
+        tensors = {key_a: a[name] for name, (key_a, _) in keys.items()}
+        return self._anchored(origin, tensors | {key_b: b[name] for name, (_, key_b) in keys.items()})
 
     def adapter(self, state: State, rank: int | None = None) -> Adapter:
         """The mean as a LoRA: exact on factors (unless ``rank`` is below theirs), truncated on weights."""

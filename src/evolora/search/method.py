@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 from evolora.adapters import Adapter, ModuleSpec, Population, as_population
 from evolora.errors import ProtocolError
 from evolora.search.options import Options
+from evolora.search.origin import Origin
 from evolora.search.state import State
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from evolora.problems.rollouts import Rollouts
 
 
-class _Searcher(Options, ABC):
+class Searcher(Options, ABC):
     """What methods with and without gradients share.
 
     Attributes:
@@ -44,7 +45,11 @@ class _Searcher(Options, ABC):
     step_options: ClassVar[tuple[str, ...]] = ("lr",)
     spread_advice: ClassVar[str] = "a larger sigma"
 
-    @abstractmethod
+    @property
+    def least_batch(self) -> int:
+        """How many prompts a step needs at least."""
+        return 1
+
     def init(
         self,
         template: Mapping[str, ModuleSpec],
@@ -65,6 +70,11 @@ class _Searcher(Options, ABC):
             ProtocolError: the template names no module.
             AdapterError: ``start`` does not fit the template, or is one that this method cannot start from.
         """
+        return self._first(Origin(template, seed, start, norms))
+
+    @abstractmethod
+    def _first(self, origin: Origin) -> State:
+        """See :meth:`init`."""
 
     @abstractmethod
     def adapter(self, state: State, rank: int | None = None) -> Adapter:
@@ -92,8 +102,12 @@ class _Searcher(Options, ABC):
         """
         return {}
 
+    def _provenance(self, state: State) -> dict[str, Any]:
+        """What the adapters of this search say of how they were made."""
+        return {"method": self.name, "seed": state.seed, "steps": state.step} | self.model_dump()
 
-class Method(_Searcher):
+
+class Method(Searcher):
     """A search by rewards alone.
 
     A new one implements ``init``, ``members``, ``_propose``, ``_update`` and ``adapter``.
@@ -168,7 +182,7 @@ class TrainingEngine(Protocol):
         """Mean negative log-likelihood of the answers and their ends, differentiable in ``a`` and ``b``."""
 
 
-class GradientMethod(_Searcher):
+class GradientMethod(Searcher):
     """A baseline that is shown the answers and back-propagates."""
 
     def step(
@@ -232,7 +246,7 @@ class PolicyProblem(Protocol):
         """``[len(rows), T]``, differentiable in ``a`` and ``b``; without any of them the base's own."""
 
 
-class PolicyMethod(_Searcher):
+class PolicyMethod(Searcher):
     """A baseline that samples, is told rewards alone, and back-propagates through its own probabilities."""
 
     spread_advice: ClassVar[str] = "a higher temperature, more samples of a prompt"

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from evolora.adapters import Adapter, ModuleSpec, Population, as_population
-from evolora.search.factors import assemble, first_factors, product_norm, split
+from evolora.adapters import Adapter, Population, as_population
+from evolora.search.factors import assemble, product_norm, split
 from evolora.search.method import Method
+from evolora.search.origin import Origin, first_deltas, first_factors, kept_start, start_tensors
 from evolora.search.perturbation import FullRank
 from evolora.search.perturbed import Alone, AroundDelta, AroundFactors, Layout, factor_names
 from evolora.search.state import State
-from evolora.search.strategy import first_deltas, kept_start, start_tensors
 from evolora.search.truncation import compress
 
 if TYPE_CHECKING:
@@ -53,20 +53,14 @@ class MeZO(Method):
         None, ge=1, description="Rank of the adapter that comes out; on the weights chosen if not given."
     )
 
-    def init(
-        self,
-        template: Mapping[str, ModuleSpec],
-        seed: int,
-        start: Adapter | None = None,
-        norms: Mapping[str, Tensor] | None = None,
-    ) -> State:
+    def _first(self, origin: Origin) -> State:
         """See :meth:`Method.init`; a LoRA of any rank on the weights, up to ``rank`` on the factors."""
         if self.space == "weights":
-            return State(template, seed, tensors=first_deltas(template, start) | start_tensors(start))
+            return origin.state(first_deltas(origin) | start_tensors(origin.start))
         tensors: dict[str, Tensor] = {}
-        for name, sides in _paired(*first_factors(template, self.rank, seed, start)).items():
+        for name, sides in _paired(*first_factors(origin, self.rank)).items():
             tensors |= dict(zip(factor_names(name), sides, strict=True))
-        return State(template, seed, tensors=tensors)
+        return origin.state(tensors)
 
     def members(self, state: State) -> int:
         """Always two."""
@@ -74,11 +68,7 @@ class MeZO(Method):
 
     def adapter(self, state: State, rank: int | None = None) -> Adapter:
         """On the factors the LoRA itself (unless ``rank`` is below its own), on the weights truncated."""
-        provenance: dict[str, Any] = {
-            "method": self.name,
-            "seed": state.seed,
-            "steps": state.step,
-        } | self.model_dump()
+        provenance = self._provenance(state)
         rank = rank or self.export_rank
         if self.space == "factors" and (rank is None or rank >= self.rank):
             return Adapter(assemble(state.template, *split(state)), self.name, provenance=provenance)

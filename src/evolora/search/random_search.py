@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from evolora.adapters import Adapter, ModuleSpec, Population, Stack
+from evolora.adapters import Adapter, Population, Stack
 from evolora.search.method import Method
+from evolora.search.origin import Origin, first_deltas, kept_start, start_tensors
 from evolora.search.perturbation import Perturbation
 from evolora.search.perturbed import Alone
 from evolora.search.state import Number, State
-from evolora.search.strategy import first_deltas, kept_start, start_tensors
 from evolora.search.truncation import compress
 
 if TYPE_CHECKING:
@@ -59,16 +59,9 @@ class RandomSearch(Method):
         "at most a tenth (Frobenius).",
     )
 
-    def init(
-        self,
-        template: Mapping[str, ModuleSpec],
-        seed: int,
-        start: Adapter | None = None,
-        norms: Mapping[str, Tensor] | None = None,
-    ) -> State:
+    def _first(self, origin: Origin) -> State:
         """See :meth:`Method.init`; a LoRA of any rank can be the start."""
-        tensors = first_deltas(template, start) | start_tensors(start)
-        return State(template, seed, tensors=tensors, numbers=_AT_CENTRE)
+        return origin.state(first_deltas(origin) | start_tensors(origin.start), _AT_CENTRE)
 
     def members(self, state: State) -> int:
         """How many members a population has: the option ``population``."""
@@ -78,8 +71,7 @@ class RandomSearch(Method):
         """The incumbent as a LoRA, truncated; its provenance says what that leaves out."""
         kept = kept_start(state)
         modules, lost = compress(self._incumbent(state), state.template, rank or self.export_rank, kept)
-        made = {"method": self.name, "seed": state.seed, "steps": state.step} | self.model_dump()
-        return Adapter(modules, name=self.name, provenance=made | lost)
+        return Adapter(modules, name=self.name, provenance=self._provenance(state) | lost)
 
     def mean(self, state: State) -> Population:
         """One member: the incumbent, exactly."""
@@ -90,7 +82,8 @@ class RandomSearch(Method):
         return _Tries(state, noise, self._sigma(state), self.population)
 
     def _update(self, state: State, rewards: Tensor, progress: float) -> tuple[State, dict[str, float]]:
-        lead = (rewards - rewards[0]).double().nanmean(dim=1)  # nan without a prompt in common
+        rewards = rewards.double()
+        lead = (rewards - rewards[0]).nanmean(dim=1)  # nan without a prompt in common
         known = lead[~lead.isnan()]
         best = int(lead.nan_to_num(nan=-float("inf")).argmax())
         accepted = len(known) > 0 and lead[best].item() > 0

@@ -27,19 +27,18 @@ this library's, each off by default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from evolora.adapters import Adapter, Factors, ModuleSpec, Population, as_population, geometry
+from evolora.adapters import Adapter, Factors, Population, as_population, geometry
 from evolora.adapters.noise import normal, uniform
 from evolora.errors import ProtocolError
 from evolora.search.candidates import Candidates, diversity, length
-from evolora.search.factors import first_factors
 from evolora.search.method import Method
+from evolora.search.origin import Origin, first_factors
 from evolora.search.replicator_dynamics import effective_size, offspring, remember, select, too_few
 from evolora.search.replicator_mutation import Deviates, covariance, delta, isotropic, recombined
 from evolora.search.replicator_options import ReplicatorOptions
@@ -61,21 +60,20 @@ class Replicator(ReplicatorOptions, Method):
     step_options: ClassVar[tuple[str, ...]] = ("diffusion",)
     spread_advice: ClassVar[str] = "a larger spread or diffusion"
 
-    def init(
-        self,
-        template: Mapping[str, ModuleSpec],
-        seed: int,
-        start: Adapter | None = None,
-        norms: Mapping[str, Tensor] | None = None,
-    ) -> State:
+    @property
+    def least_batch(self) -> int:
+        """A prompt for each candidate where each has its own."""
+        return 1 if self.common_minibatches else self.population
+
+    def _first(self, origin: Origin) -> State:
         """See :meth:`Method.init`; a LoRA of rank up to ``rank`` can be the start."""
-        a, b = first_factors(template, self.rank, seed, start)
+        a, b = first_factors(origin, self.rank)
         count = self.population
         if self.factors == "ab":
             a = {name: value.expand(count, -1, -1) for name, value in a.items()}
         b = {name: value.expand(count, -1, -1) for name, value in b.items()}
-        tensors = pack(Candidates(template, a, b, [""] * count), Standing.first(count))
-        return State(template, seed, tensors=tensors, numbers={"judged": NEVER})
+        tensors = pack(Candidates(origin.template, a, b, [""] * count), Standing.first(count))
+        return origin.state(tensors, {"judged": NEVER})
 
     def members(self, state: State) -> int:
         """How many candidates there are: the option ``population``."""
@@ -226,9 +224,6 @@ class Replicator(ReplicatorOptions, Method):
         if self.export == "mean":
             return crowd.mean(standing.log_weights.exp())
         return crowd.factors(_best(standing))
-
-    def _provenance(self, state: State) -> dict[str, Any]:
-        return {"method": self.name, "seed": state.seed, "steps": state.step} | self.model_dump()
 
 
 def _best(standing: Standing) -> int:

@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from evolora.adapters import Adapter, Factors, ModuleSpec, Population
-from evolora.search.factors import check_start
+from evolora.adapters import Adapter, Population
 from evolora.search.method import Method
 from evolora.search.optimiser import descend
+from evolora.search.origin import Origin, first_deltas, kept_start, start_tensors
 from evolora.search.perturbation import Noise
 from evolora.search.perturbed import Alone, AroundDelta, Layout
 from evolora.search.shaping import Shaping, shape
-from evolora.search.state import Number, State
+from evolora.search.state import State
 from evolora.search.truncation import compress
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ANCHOR, _START = "anchor/", "start/"
+_ANCHOR = "anchor/"
 _OPTIMISERS: dict[str, tuple[str, dict[str, Any]]] = {
     "momentum": ("SGD", {"momentum": 0.9}),
     "adam": ("Adam", {}),
@@ -104,20 +104,14 @@ class Strategy(Method):
     def _noise(self, state: State) -> Noise:
         """The directions of this step."""
 
-    def init(
-        self,
-        template: Mapping[str, ModuleSpec],
-        seed: int,
-        start: Adapter | None = None,
-        norms: Mapping[str, Tensor] | None = None,
-    ) -> State:
+    def _first(self, origin: Origin) -> State:
         """See :meth:`Method.init`; a LoRA of any rank can be the start."""
-        tensors = first_deltas(template, start) | start_tensors(start)
-        return self._anchored(State(template, seed, tensors=tensors, numbers=first_numbers(start)), start)
+        return self._anchored(origin, first_deltas(origin) | start_tensors(origin.start))
 
-    def _anchored(self, state: State, start: Adapter | None) -> State:
-        """The first state with what weight decay pulls to, where that is not zero."""
-        if start is None or self.anchor == "base" or self.weight_decay == 0:
+    def _anchored(self, origin: Origin, tensors: Mapping[str, Tensor]) -> State:
+        """The first state, with what weight decay pulls to where that is not zero."""
+        state = origin.state(tensors, {"walk": 0.0, "from_base": int(origin.start is None)})
+        if origin.start is None or self.anchor == "base" or self.weight_decay == 0:
             return state
         pulled = [name for name, searched in self._searched(state).items() if searched.kept != 1]
         return replace(
@@ -222,53 +216,3 @@ class Strategy(Method):
 
     def _delta_norm(self, state: State) -> float:
         return sqrt(sum(delta.norm().item() ** 2 for delta in self._deltas(state).values()))
-
-    def _provenance(self, state: State) -> dict[str, Any]:
-        return {"method": self.name, "seed": state.seed, "steps": state.step} | self.model_dump()
-
-
-def first_deltas(template: Mapping[str, ModuleSpec], start: Adapter | None) -> dict[str, Tensor]:
-    """The dense delta of each module before the first step: the start's, or zero.
-
-    Raises:
-        ProtocolError: see ``check_start``.
-        AdapterError: see ``check_start``.
-    """
-    import torch
-
-    check_start(template, start)
-    given = {} if start is None else start.modules
-    return {
-        name: given[name].delta().float() if name in given else torch.zeros(spec.d_out, spec.d_in)
-        for name, spec in template.items()
-    }
-
-
-def start_tensors(start: Adapter | None) -> dict[str, Tensor]:
-    """The start's factors for the state, so that no export leaves them out."""
-    found: dict[str, Tensor] = {}
-    for name, factors in {} if start is None else start.modules.items():
-        found |= {
-            f"{_START}a/{name}": factors.a.float(),
-            f"{_START}b/{name}": (factors.b * factors.scale).float(),
-        }
-    return found
-
-
-def kept_start(state: State) -> dict[str, Factors]:
-    """What ``start_tensors`` put there."""
-    prefix = f"{_START}a/"
-    names = [key.removeprefix(prefix) for key in state.tensors if key.startswith(prefix)]
-    return {
-        name: Factors(
-            state.tensor(f"{_START}a/{name}"),
-            state.tensor(f"{_START}b/{name}"),
-            kind=state.template[name].kind,
-        )
-        for name in names
-    }
-
-
-def first_numbers(start: Adapter | None) -> dict[str, Number]:
-    """What a strategy counts from: the length of its walk, and whether that began at the base."""
-    return {"walk": 0.0, "from_base": int(start is None)}

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from evolora.adapters import Adapter, Factors, ModuleSpec
-from evolora.search.factors import assemble, first_factors, product_norm
+from evolora.adapters import Adapter, Factors
+from evolora.search.factors import assemble, product_norm
+from evolora.search.method import Searcher
 from evolora.search.optimiser import descend
-from evolora.search.options import Options
+from evolora.search.origin import Origin, first_factors
 from evolora.search.state import State
 from evolora.search.truncation import relative_error, truncate
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class FactorTraining(Options):
+class FactorTraining(Searcher):
     """The half of a method that holds LoRA factors in the state and moves them down a gradient."""
 
     lr: float = Field(2e-3, ge=0, description="Largest step size.")
@@ -36,29 +37,17 @@ class FactorTraining(Options):
         0.1, ge=0, lt=1, description="Fraction of the budget over which the step size rises."
     )
 
-    def init(
-        self,
-        template: Mapping[str, ModuleSpec],
-        seed: int,
-        start: Adapter | None = None,
-        norms: Mapping[str, Tensor] | None = None,
-    ) -> State:
+    def _first(self, origin: Origin) -> State:
         """The first factors; a LoRA of rank up to ``rank`` can be the start."""
-        a, b = first_factors(template, self.rank, seed, start)
+        a, b = first_factors(origin, self.rank)
         tensors = {f"a/{name}": value for name, value in a.items()}
-        return State(
-            template, seed, tensors=tensors | {f"b/{name}": value / self.scale for name, value in b.items()}
-        )
+        return origin.state(tensors | {f"b/{name}": value / self.scale for name, value in b.items()})
 
     def adapter(self, state: State, rank: int | None = None) -> Adapter:
         """The factors as they are, or truncated where ``rank`` is below theirs."""
         parameters = factors(state)
         a, b = side(parameters, "a"), side(parameters, "b")
-        provenance: dict[str, Any] = {
-            "method": self.name,
-            "seed": state.seed,
-            "steps": state.step,
-        } | self.model_dump()
+        provenance = self._provenance(state)
         if rank is None or rank >= self.rank:
             return Adapter(assemble(state.template, a, b, self.scale), name=self.name, provenance=provenance)
         parts = {
