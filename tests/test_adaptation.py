@@ -10,6 +10,7 @@ import time
 
 import pytest
 import torch
+import yaml
 
 from evolora.adapters import Adapter
 from evolora.config import AdaptConfig
@@ -374,10 +375,61 @@ def test_a_preflight_recommends_a_sigma_and_writes_nothing(config):
     assert not config.out.exists()
 
 
-@pytest.mark.parametrize("method", ["adamw", "mezo"])
-def test_a_preflight_needs_pairs(config, method):
-    with pytest.raises(ConfigError, match=r"eggroll"):
-        preflight(with_(config, method=method, options={}))
+@pytest.mark.parametrize(
+    ("method", "options", "mend"),
+    [
+        ("adamw", {}, "use decomposed, eggroll, openai_es"),
+        ("mezo", {}, "use decomposed, eggroll, openai_es"),
+        ("openai_es", {}, "set antithetic=true"),
+    ],
+)
+def test_a_preflight_needs_pairs_and_says_so_before_anything_is_loaded(config, method, options, mend):
+    with pytest.raises(ConfigError, match=mend):
+        preflight(with_(config, method=method, options=options, model="no/such-model"))
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [({}, {"sigma", "lr"}), ({"ablation": "magnitude_only"}, {"sigma_magnitude", "lr_magnitude"})],
+)
+def test_a_preflight_tries_the_size_that_the_method_perturbs_by(config, options, names):
+    found = preflight(with_(config, method="decomposed", options={"population": 8} | options))
+    assert found["rungs"][0]["spread"] < found["rungs"][-1]["spread"]
+    assert set(found["options"]) == names
+
+
+def test_a_preflight_asks_no_prompt_twice(config, tmp_path):
+    file = tmp_path / "one.jsonl"
+    rows = [
+        {"prompt": f"{split}:", "answer": "e", "split": split} for split in ("train", "validation", "test")
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ConfigError, match="one prompt is too few"):
+        preflight(with_(config, task=str(file)))
+
+
+def test_a_finished_run_is_not_resumed_and_nothing_is_loaded_to_say_so(config):
+    carry_out(config)
+    with pytest.raises(RunError, match=r"this run is done.*--start .*run/adapter"):
+        carry_out(with_(config, resume=True, model="no/such-model"))
+
+
+def test_a_rank_is_asked_for_once(config):
+    options = {"population": 8, "export_rank": 4}
+    with pytest.raises(ConfigError, match="export_rank is 4 among the method's options and 8"):
+        carry_out(with_(config, options=options, export_rank=8))
+    assert carry_out(with_(config, options=options, export_rank=4))["steps"] == 6
+
+
+def test_the_reward_that_was_taken_is_written_down(config):
+    carry_out(with_(config, reward=None, max_new_tokens=2))
+    assert yaml.safe_load((config.out / "config.yaml").read_text())["reward"] == "exact"
+
+
+def test_a_search_of_size_zero_says_so(config):
+    notes = Notes()
+    carry_out(with_(config, options={"sigma": 0, "population": 4}), notes)
+    assert any("sigma is 0" in note for note in notes.notes)
 
 
 def test_a_run_from_an_adapter_is_compared_with_it_too(config, tmp_path):

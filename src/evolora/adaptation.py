@@ -56,6 +56,8 @@ class Adaptation:
         population: what stands beside the adapter, by name (``members_to_export`` of the method).
         start: the adapter that the search began at, on the same prompts; None where it began at the base.
         over_start: adapted minus start, as ``difference``; None likewise.
+        validation: what the guard saw: ``looks`` (step and mean validation reward of each) and ``kept``, the
+            step whose state the adapter is; None without a guard.
     """
 
     adapter: Adapter
@@ -67,10 +69,11 @@ class Adaptation:
     journal: list[dict[str, Any]] = field(repr=False)
     stopped: str
     steps: int
-    diagnostics: dict[str, Any] | None = None
+    diagnostics: dict[str, Any] | None = field(default=None, repr=False)
     population: Mapping[str, Adapter] = field(default_factory=dict, repr=False)
     start: Evaluation | None = None
     over_start: dict[str, Any] | None = None
+    validation: dict[str, Any] | None = None
 
 
 def adapt(
@@ -201,6 +204,7 @@ def improve(
         },
         begun,
         None if begun is None else difference(begun, adapted),
+        search.looked,
     )
 
 

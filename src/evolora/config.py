@@ -60,7 +60,7 @@ class AdaptConfig(BaseModel):
         description="What is adapted: all-linear, attention, mlp, names (q_proj,v_proj) or a regex.",
     )
     layers: str | list[int] | None = Field(
-        None, description="Which layers: top:8, 0-5 or 0,3,7. All if not given."
+        None, description="Which layers: top:8, bottom:8, 0-5 or 0,3,7. All if not given."
     )
     start: Path | None = Field(None, description="An adapter folder to start from.")
     export_rank: int | None = Field(None, ge=1, description="The rank of the adapter that is saved.")
@@ -74,15 +74,23 @@ class AdaptConfig(BaseModel):
         None, ge=1, description="Stop after this many tokens, read or generated."
     )
     budget_forward_flops: float | None = Field(
-        None, gt=0, description="Stop after this many FLOPs of forward passes."
+        None, gt=0, description="Stop after this many FLOPs in forward passes, whatever backward passes cost."
     )
     budget_flops: float | None = Field(
-        None, gt=0, description="Stop after this many FLOPs, forward and backward."
+        None, gt=0, description="Stop after this many FLOPs in forward and backward passes together."
     )
     budget_seconds: float | None = Field(None, gt=0, description="Stop after this many seconds.")
-    train: int | None = Field(None, ge=1, description="Training examples of a generated task.")
-    validation: int | None = Field(None, ge=1, description="Validation examples of a generated task.")
-    test: int | None = Field(None, ge=1, description="Test examples of a generated task.")
+    train: int | None = Field(
+        None,
+        ge=1,
+        description="Training prompts. All of a file, 1000 of a generated task if not given.",
+    )
+    validation: int | None = Field(
+        None, ge=1, description="Validation prompts. All of a file, 200 of a generated task if not given."
+    )
+    test: int | None = Field(
+        None, ge=1, description="Test prompts. All of a file, 200 of a generated task if not given."
+    )
 
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="The number type of the base."

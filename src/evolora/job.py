@@ -24,10 +24,10 @@ from evolora.problems.problem import render
 from evolora.progress import Progress
 from evolora.runs import RunFolder
 from evolora.runs.atomic import write_atomically
-from evolora.runs.contents import Contents, refuse_unless_free
+from evolora.runs.contents import Contents, refuse_if_done, refuse_unless_free
 from evolora.runs.plain import plain
 from evolora.runs.provenance import collect
-from evolora.search import AnyMethod, GradientMethod, Method, PolicyMethod, make_method
+from evolora.search import AnyMethod, GradientMethod, PolicyMethod, Strategy, make_method
 from evolora.tasks import Task, load_task
 
 _MAY_CHANGE = (*(f"budget_{name}" for name in BUDGETS), "out", "threads", "diagnose", "retain")
@@ -54,7 +54,9 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
         KeyboardInterrupt: interrupted; what was done is saved.
     """
     progress = progress or Progress()
-    if not config.resume:
+    if config.resume:
+        refuse_if_done(Contents(config.out))
+    else:
         refuse_unless_free(Contents(config.out), config.overwrite)
     budget = Budget(**config.budgets())
     with _set_up(config, progress) as setting:
@@ -67,7 +69,7 @@ def carry_out(config: AdaptConfig, progress: Progress | None = None) -> dict[str
             _try(problem, setting.method)
             if setting.prior is not None:
                 check_prior(problem.engine, setting.prior)
-        with _open(config) as run:
+        with _open(config, problem) as run:
             run.record(provenance=collect(), **made_of)
             outcome = improve(
                 problem,
@@ -90,12 +92,12 @@ def preflight(config: AdaptConfig, progress: Progress | None = None) -> dict[str
     Raises:
         InputError: as for ``carry_out``; or the method has no antithetic pairs.
     """
-    from evolora.diagnostics.sigma import sigma_ladder
+    from evolora.diagnostics.sigma import refuse_unless_swept, sigma_ladder
 
     progress = progress or Progress()
+    refuse_unless_swept(_method(config))
     with _set_up(config, progress) as setting:
-        if not isinstance(setting.method, Method):
-            raise ConfigError("a gradient method has no sigma", where=setting.method.name, mend="use eggroll")
+        assert isinstance(setting.method, Strategy)
         _try(setting.problem, setting.method)
         progress.note("trying sigmas on one minibatch")
         found = sigma_ladder(setting.problem, setting.method, config.seed, start=setting.start)
@@ -104,9 +106,27 @@ def preflight(config: AdaptConfig, progress: Progress | None = None) -> dict[str
         return result
 
 
+def _method(config: AdaptConfig) -> AnyMethod:
+    """The method with its options.
+
+    Raises:
+        ConfigError: an option is unknown or out of range, or a rank is asked for twice, differently.
+    """
+    twice = config.options.get("export_rank", config.export_rank)
+    if config.export_rank is not None and twice != config.export_rank:
+        raise ConfigError(
+            f"export_rank is {twice} among the method's options and {config.export_rank} as --export-rank",
+            where=config.method,
+            mend="give one of them",
+        )
+    return make_method(config.method, **config.options)
+
+
 @contextmanager
 def _set_up(config: AdaptConfig, progress: Progress) -> Iterator[Setting]:
-    method = make_method(config.method, **config.options)
+    method = _method(config)
+    if getattr(method, "sigma", None) == 0:
+        progress.note("sigma is 0: nothing is tried, so nothing can be learned")
     task = load_task(config.task, seed=config.seed, stop=config.stop, shots=config.shots, **config.sizes())
     for warning in task.warnings:
         progress.note(f"{task.name}: {warning}")
@@ -179,10 +199,11 @@ def _try(problem: Problem, method: AnyMethod) -> None:
         problem.engine.ledger = outer
 
 
-def _open(config: AdaptConfig) -> RunFolder:
+def _open(config: AdaptConfig, problem: Problem) -> RunFolder:
+    record = config.record() | {"reward": config.reward or problem.task.reward}
     if config.resume:
-        return RunFolder.open(config.out, config.record(), may_change=_MAY_CHANGE)
-    return RunFolder.create(config.out, config.record(), overwrite=config.overwrite)
+        return RunFolder.open(config.out, record, may_change=_MAY_CHANGE)
+    return RunFolder.create(config.out, record, overwrite=config.overwrite)
 
 
 def _write(config: AdaptConfig, run: RunFolder, problem: Problem, outcome: Adaptation) -> dict[str, Any]:
@@ -193,6 +214,7 @@ def _write(config: AdaptConfig, run: RunFolder, problem: Problem, outcome: Adapt
         "adapted": outcome.adapted.as_dict(),
         "difference": outcome.difference,
         **_over_start(outcome),
+        **({} if outcome.validation is None else {"validation": outcome.validation}),
         "adapter": str(run.adapter_path),
         "report": str(run.report_path),
         "ledger": outcome.ledger.snapshot(),

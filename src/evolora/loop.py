@@ -223,6 +223,13 @@ class Loop:
         best = None if self.guard is None else self.guard.best
         return self.state if best is None else best
 
+    @property
+    def looked(self) -> dict[str, Any] | None:
+        """What the guard saw, and the step of the state that it keeps."""
+        if self.guard is None or self.guard.best is None:
+            return None
+        return {"kept": self.guard.best.step, "looks": [list(look) for look in self.guard.looks]}
+
     def _look(self) -> dict[str, Any]:
         if self.guard is None:
             if not finite(self.state):

@@ -21,8 +21,8 @@ class Progress:
 
         Args:
             step: how many steps are done.
-            metrics: the step's journal line. ``reward_mean`` and ``reward_best`` are shown; ``spent`` is the
-                total so far in the unit of the budget (absent: the number of steps).
+            metrics: the step's journal line. ``reward_mean``, ``reward_best`` and ``loss`` are shown;
+                ``spent`` is the total so far in the unit of the budget (absent: the number of steps).
         """
 
     def note(self, text: str) -> None:

@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -108,3 +109,31 @@ def test_an_adapter_of_another_base_is_refused(run, model_folder, make_adapter_f
     result = run("evaluate", wide, "--task", task_file, "--model", model_folder, "--quiet")
     assert result.exit_code == 2
     assert "gate_proj" in result.stderr
+
+
+def test_the_command_that_a_run_prints_measures_what_it_reported(
+    run, only_object, model_folder, task_file, tmp_path
+):
+    made = run(
+        "adapt", "--model", model_folder, "--task", task_file, "--reward", "regex:[a-m]", "--shots", "1",
+        "--train", "3", "--test", "4", "--max-new-tokens", "3", "--seed", "1", "--budget-steps", "1",
+        "--set", "population=2", "--set", "sigma=1", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert made.exit_code == 0, made.stderr
+    printed = made.stdout[made.stdout.index("evolora evaluate") :].splitlines()[0]
+    found = only_object(run(*shlex.split(printed)[1:], "--json").stdout)
+    told = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert found["models"][0]["n"] == 4
+    assert [row["accuracy"] for row in found["models"]] == [
+        told[name]["accuracy"] for name in ("base", "adapted")
+    ]
+
+
+def test_a_folder_that_is_no_adapter_is_refused_before_the_model_loads(
+    run, task_file, make_adapter_folder, tmp_path
+):
+    (tmp_path / "run").mkdir()
+    make_adapter_folder("adapter", 0.0).rename(tmp_path / "run" / "adapter")
+    result = run("evaluate", tmp_path / "run", "--model", "no/such-model", "--task", task_file)
+    assert result.exit_code == 2
+    assert f"is a run's folder; give {tmp_path / 'run' / 'adapter'}" in result.stderr

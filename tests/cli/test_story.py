@@ -14,7 +14,14 @@ RESULT = {
     "adapted": {**PART, "accuracy": -5.1},
     "difference": {"value": 1.7, "ci": [1.2, 2.1]},
     "samples": [
-        {"prompt": "p", "base": "a", "adapted": "b", "base_correct": -6.8, "adapted_correct": None},
+        {
+            "prompt": "p",
+            "answer": "c",
+            "base": "a",
+            "adapted": "b",
+            "base_correct": -6.8,
+            "adapted_correct": None,
+        },
     ],
     "adapter": "run/adapter",
 }
@@ -36,6 +43,35 @@ def test_the_next_command_measures_what_was_reported():
         "evolora evaluate --model smollm2-135m --task 'my task.jsonl' --reward logprob "
         "--stop '\\n' --seed 3 run/adapter"
     )
+
+
+def test_the_next_command_asks_the_same_prompts():
+    config = CONFIG.model_copy(update={"train": 9, "test": 7, "shots": 2, "max_new_tokens": 5})
+    assert "--shots 2 --train 9 --test 7 --max-new-tokens 5 --seed 3" in again(RESULT, config)
+
+
+def test_it_says_which_state_was_kept(capsys):
+    looks = [[0, 0.5], [2, 0.75], [4, 0.625]]
+    tell({**RESULT, "reward": "exact", "validation": {"kept": 2, "looks": looks}}, CONFIG)
+    assert (
+        "kept: step 2, the best on the validation prompts (75.0 %; 62.5 % at the end)"
+        in capsys.readouterr().out
+    )
+    tell({**RESULT, "reward": "exact", "validation": {"kept": 0, "looks": looks[:1] + looks[2:]}}, CONFIG)
+    assert "kept: the start; no step was better on the validation prompts" in capsys.readouterr().out
+
+
+def test_it_says_what_was_learned_from(capsys):
+    tell({**RESULT, "method": "adamw", "steps": 1}, CONFIG)
+    assert "my task.jsonl from its answers, judged by logprob, 1 step of adamw" in capsys.readouterr().out
+
+
+def test_a_long_prompt_shows_its_question_and_the_wanted_answer(capsys):
+    sample = {**RESULT["samples"][0], "prompt": "solved " * 40 + "Q: the question", "answer": " 42"}
+    tell({**RESULT, "samples": [sample]}, CONFIG)
+    text = capsys.readouterr().out
+    assert "Q: the question" in text
+    assert "wanted     42" in text
 
 
 def test_diagnostics_are_told_where_there_are_any(capsys):

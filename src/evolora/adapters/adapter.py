@@ -94,6 +94,9 @@ class Adapter:
         object.__setattr__(self, "modules", MappingProxyType(dict(self.modules)))
         object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
 
+    def __repr__(self) -> str:
+        return f"Adapter({self.name!r}, {len(self.modules)} modules, rank {self.rank}, base {self.base!r})"
+
     @property
     def specs(self) -> dict[str, ModuleSpec]:
         """The shapes of the adapted modules."""

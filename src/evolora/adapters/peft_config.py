@@ -89,6 +89,9 @@ def _load(path: Path) -> dict[str, Any]:
         data = path.read_bytes()
     except FileNotFoundError:
         model = (path.parent / "config.json").is_file()
+        inside = path.parent / "adapter"
+        if (inside / CONFIG).is_file():
+            raise AdapterError("is a run's folder", where=path.parent, mend=f"give {inside}") from None
         raise AdapterError(
             "is a model, not an adapter" if model else f"holds no {CONFIG}",
             where=path.parent,

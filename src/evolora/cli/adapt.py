@@ -48,6 +48,14 @@ _PANELS = {
     "The machine": ("dtype", "device", "threads", "max_tokens", "trust_remote_code"),
     "The run": ("seed", "out", "resume", "overwrite"),
 }
+_LEGEND = (
+    "spread  rms of half the difference between the two members of a pair, in the reward's unit",
+    "tied    share of the pairs whose members got the same reward",
+    "signal  share of spread^2 that repeats on other prompts: 0 is luck, 1 is all signal",
+    "harm    how much lower the members are rewarded than what they are perturbed around",
+    "kl      how far a member is from the base in what that says, nats a token",
+    "lr      the step, in units of sigma, that would gain most; gain: by how much",
+)
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _SET = "An option of the method (see `evolora methods`); may be repeated."
 
@@ -84,9 +92,12 @@ def look_ahead(config: AdaptConfig, *, json: bool, progress: Progress) -> None:
     rows = [[f"{rung[name]:.3g}" for name in columns] for rung in found["rungs"]]
     table("Sigma pre-flight: one minibatch, the method's own perturbations", columns, rows, right=columns)
     say = console().print
-    say(found["reason"])
-    if found["sigma"] is not None:
-        say(f"try: --set sigma={found['sigma']:g} --set lr={found['lr']:.2g}")
+    for line in _LEGEND:
+        say(f"  {line}")
+    say(f"\n{found['reason']}")
+    if found["options"]:
+        say("try: " + " ".join(f"--set {name}={value:.2g}" for name, value in found["options"].items()))
+    say("nothing was written")
 
 
 def carry_out(config: AdaptConfig, progress: Progress) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evolora.cli.options import Device, Dtype, Json, MaxTokens, Model, Quiet, Seed, Threads, Trust
+from evolora.cli.options import Device, Dtype, Json, MaxTokens, Model, Quiet, Seed, Size, Threads, Trust
 from evolora.cli.output import clean_stdout, emit, interval, is_share, percent, table
 from evolora.cli.progress import make_progress
 from evolora.cli.quiet import quiet_libraries
@@ -32,6 +32,12 @@ def command(
     stop: Annotated[str | None, typer.Option("--stop", help="Ends an answer, as '\\n'.")] = None,
     shots: Annotated[int, typer.Option("--shots", min=0, help="Solved examples before each prompt.")] = 0,
     split: Annotated[str, typer.Option("--split", help="train, validation or test.")] = "test",
+    train: Size = None,
+    validation: Size = None,
+    test: Size = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max-new-tokens", min=1, help="Longest completion.")
+    ] = None,
     seed: Seed = 0,
     dtype: Dtype = "float32",
     device: Device = "auto",
@@ -53,11 +59,15 @@ def command(
         import torch
 
         from evolora.adapters import Adapter
+        from evolora.adapters.preflight import preflight
         from evolora.engine import Engine, load_base
         from evolora.problems import answer_length, difference, evaluate, load_reward
         from evolora.tasks import load_task
 
-        loaded = load_task(task, seed=seed, stop=read_escapes(stop), shots=shots)
+        sizes = {"train": train, "validation": validation, "test": test}
+        loaded = load_task(task, seed=seed, stop=read_escapes(stop), shots=shots, **sizes)
+        for path in adapters or ():
+            preflight(path)
         if threads is not None:
             torch.set_num_threads(threads)
         with contextlib.closing(load_reward(reward or loaded.reward)) as judge:
@@ -69,7 +79,7 @@ def command(
             engine = Engine(base, max_tokens=max_tokens)
             examples = loaded.split(split)
             progress.note(f"{len(members) + 1} models on {len(examples)} {split} prompts of {loaded.name}")
-            length = answer_length(base, loaded)
+            length = max_new_tokens or answer_length(base, loaded)
             results = evaluate(engine, None, examples, judge, length, stop=loaded.stop)
             if members:
                 results += evaluate(engine, members, examples, judge, length, stop=loaded.stop)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from evolora.cli.options import Json
 from evolora.cli.output import clean_stdout, emit, table
@@ -13,15 +15,23 @@ if TYPE_CHECKING:
     from evolora.search.method import AnyMethod
 
 
-def command(json: Json = False) -> None:
+def command(
+    names: Annotated[list[str] | None, typer.Argument(help="Of these alone.", show_default=False)] = None,
+    json: Json = False,
+) -> None:
     """List the search methods with their sources and options.
 
-    Example: [bold]evolora methods --json[/bold]
+    Example: [bold]evolora methods eggroll[/bold]
     """
     with clean_stdout():
+        from evolora.search.options import unknown
         from evolora.search.registry import methods
 
-        rows = [describe(name, method) for name, method in sorted(methods().items())]
+        known = methods()
+        for name in names or ():
+            if name not in known:
+                raise unknown("method", name, known)
+        rows = [describe(name, known[name]) for name in names or sorted(known)]
     if json:
         emit({"methods": rows})
         return
@@ -30,9 +40,10 @@ def command(json: Json = False) -> None:
         ("name", "what", "options", "source"),
         [(row["name"], row["summary"], _options(row), row["source"]) for row in rows],
     )
+    columns = ("name", "default", "type", "range", "description")
     for row in rows:
-        cells = [(o["name"], o["default"], o["type"], o["range"], o["description"]) for o in row["options"]]
-        table(f"Options of {row['name']}", ("option", "default", "type", "range", "what"), cells)
+        cells = [[str(option[column]) for column in columns] for option in row["options"]]
+        table(f"Options of {row['name']}", columns, cells)
 
 
 def describe(name: str, method: type[AnyMethod]) -> dict[str, Any]:

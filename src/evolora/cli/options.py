@@ -20,4 +20,5 @@ MaxTokens = Annotated[
     int | None, typer.Option("--max-tokens", min=1, help="Tokens in one forward pass: bounds the memory.")
 ]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Let a Hub model run its own Python code.")]
+Size = Annotated[int | None, typer.Option(min=1, help="Prompts of this split to use, as the run did.")]
 Folder = Annotated[Path, typer.Option("--out", help="The run's folder.")]

@@ -66,6 +66,11 @@ def table(
     console().print(grid)
 
 
+def count(number: int, noun: str) -> str:
+    """The number with its noun: ``1 step``, ``2 steps``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def is_share(reward: str) -> bool:
     """Whether mean rewards of this kind are shares of right answers; else they are numbers of any range."""
     return reward.partition(":")[0] in ("exact", "numeric", "contains", "regex")

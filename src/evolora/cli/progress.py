@@ -122,7 +122,7 @@ def describe(
         elapsed: seconds since the start.
     """
     parts = []
-    for name, label in (("reward_mean", "reward"), ("reward_best", "best")):
+    for name, label in (("reward_mean", "reward"), ("reward_best", "best"), ("loss", "loss")):
         if name in metrics:
             parts.append(f"{label} {metrics[name]:.3f}")
     if elapsed > 0 and step > 0:

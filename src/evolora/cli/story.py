@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evolora.cli.output import console, interval, is_share, percent
+from evolora.cli.output import console, count, interval, is_share, percent
 
 if TYPE_CHECKING:
     from evolora.config import AdaptConfig
@@ -25,15 +25,13 @@ def tell(result: Mapping[str, Any], config: AdaptConfig) -> None:
     """
     from evolora.report.diagnostics import diagnostic_table
 
-    say = console().print
+    say, share = console().print, is_share(result["reward"])
     base, adapted, difference = result["base"], result["adapted"], result["difference"]
-    say(
-        f"\n{result['task']} from {result['reward']} rewards, {result['steps']} steps of {result['method']}",
-        style="bold",
-    )
+    say(f"\n{result['task']} {what(result)}", style="bold")
     if result.get("stopped"):
         say(f"stopped by: {result['stopped']}")
-    share = is_share(result["reward"])
+    if looks := result.get("validation"):
+        say(looked(looks, share))
     gain, spread = points(difference["value"], share), interval(difference["ci"], share)
     say(f"  base     {percent(base['accuracy'], share):>8}  {interval(base['ci'], share)}")
     if begun := result.get("start"):
@@ -48,7 +46,8 @@ def tell(result: Mapping[str, Any], config: AdaptConfig) -> None:
     if samples:
         say("Answers before and after", style="bold")
         for sample in samples:
-            say(f"  {short(sample['prompt'])}")
+            say(f"  {short(sample['prompt'], end=True)}")
+            say(f"    wanted     {short(sample['answer'])}")
             say(f"    base     {mark(sample['base_correct'], share)} {short(sample['base'])}")
             say(f"    adapted  {mark(sample['adapted_correct'], share)} {short(sample['adapted'])}")
         say("")
@@ -64,8 +63,28 @@ def tell(result: Mapping[str, Any], config: AdaptConfig) -> None:
     say(f"         {again(result, config)}\n", soft_wrap=True)
 
 
+def what(result: Mapping[str, Any]) -> str:
+    """What was learned from, how long and by which method."""
+    from evolora.search import GradientMethod
+    from evolora.search.registry import methods
+
+    shown = issubclass(methods()[result["method"]], GradientMethod)
+    source = "its answers, judged by {}" if shown else "{} rewards"
+    return f"from {source.format(result['reward'])}, {count(result['steps'], 'step')} of {result['method']}"
+
+
+def looked(validation: Mapping[str, Any], share: bool = True) -> str:
+    """Which state was kept, and what the looks at the validation prompts saw."""
+    kept, looks = validation["kept"], validation["looks"]
+    seen = {step: percent(value, share) for step, value in looks}
+    last = f"{seen[looks[-1][0]]} at the end"
+    if kept == looks[0][0]:
+        return f"kept: the start; no step was better on the validation prompts ({seen[kept]}; {last})"
+    return f"kept: step {kept}, the best on the validation prompts ({seen[kept]}; {last})"
+
+
 def again(result: Mapping[str, Any], config: AdaptConfig) -> str:
-    """The command that measures the same once more (on the whole test split)."""
+    """The command that measures the same prompts once more."""
     words = [
         "evolora",
         "evaluate",
@@ -80,6 +99,8 @@ def again(result: Mapping[str, Any], config: AdaptConfig) -> str:
         words += ["--stop", config.stop.replace("\n", "\\n")]
     if config.shots:
         words += ["--shots", str(config.shots)]
+    for name, size in (*config.sizes().items(), ("max-new-tokens", config.max_new_tokens)):
+        words += [] if size is None else [f"--{name}", str(size)]
     if config.seed:
         words += ["--seed", str(config.seed)]
     if config.dtype != "float32":
@@ -121,7 +142,9 @@ def mark(reward: float | None, share: bool = True) -> str:
     return "✓" if reward else "✗"
 
 
-def short(text: Any) -> str:
-    """The text on one line, cut to a width."""
-    line = str(text).replace("\n", " ⏎ ").strip()
-    return line if len(line) <= _WIDTH_OF_A_SAMPLE else line[: _WIDTH_OF_A_SAMPLE - 1] + "…"
+def short(text: Any, *, end: bool = False) -> str:
+    """The text on one line, cut to a width; ``end`` keeps its end, where a prompt's question stands."""
+    line, room = str(text).replace("\n", " ⏎ ").strip(), _WIDTH_OF_A_SAMPLE - 1
+    if len(line) <= _WIDTH_OF_A_SAMPLE:
+        return line
+    return "…" + line[-room:] if end else line[:room] + "…"

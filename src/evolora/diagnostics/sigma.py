@@ -14,21 +14,22 @@ whose best step gains most is recommended. One minibatch, no test prompt; a look
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import TYPE_CHECKING
 
 from evolora.diagnostics.divergence import continuations, divergences
 from evolora.errors import ConfigError
 from evolora.problems.answers import render
+from evolora.search import AnyMethod, Strategy
+from evolora.search.registry import methods
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from evolora.adapters import Adapter
     from evolora.problems import Problem
-    from evolora.search import Method
 
 LADDER = (0.003, 0.006, 0.01, 0.02, 0.03, 0.05, 0.08)
 PAIRS = 8  # tried at each sigma
@@ -72,17 +73,39 @@ class Ladder:
         sigma: recommended; None where no sigma moves the reward.
         lr: recommended with it.
         reason: why, in one sentence.
+        options: the same as options of the method, by their names there; empty without a recommendation.
     """
 
     rungs: tuple[Rung, ...]
     sigma: float | None
     lr: float | None
     reason: str
+    options: Mapping[str, float] = field(default_factory=dict)
+
+
+def refuse_unless_swept(method: AnyMethod) -> None:
+    """Refuses a method without a sigma to choose.
+
+    Raises:
+        ConfigError: it is no evolution strategy, or its members do not come in antithetic pairs.
+    """
+    if isinstance(method, Strategy) and method.antithetic:
+        return
+    if isinstance(method, Strategy):
+        raise ConfigError(
+            "its members do not come in antithetic pairs, whose sigma could be chosen",
+            where=method.name,
+            mend="set antithetic=true",
+        )
+    able = [name for name, kind in sorted(methods().items()) if issubclass(kind, Strategy)]
+    raise ConfigError(
+        "it has no sigma that a look ahead could choose", where=method.name, mend=f"use {', '.join(able)}"
+    )
 
 
 def sigma_ladder(
     problem: Problem,
-    method: Method,
+    method: Strategy,
     seed: int = 0,
     sigmas: Sequence[float] = LADDER,
     *,
@@ -93,27 +116,30 @@ def sigma_ladder(
 
     Args:
         problem: one minibatch of it is used.
-        method: with options ``sigma`` and ``antithetic`` (on).
+        method: an evolution strategy with antithetic pairs.
         seed: of the perturbations.
         sigmas: ascending.
         step: which minibatch.
         start: the adapter that the search will start from.
 
     Raises:
-        ConfigError: the method has no sigma or no antithetic pairs.
+        ConfigError: see ``refuse_unless_swept``; or the minibatch holds one prompt alone, again and again.
     """
-    if not getattr(method, "antithetic", False) or not hasattr(method, "sigma"):
+    refuse_unless_swept(method)
+    engine = problem.engine
+    # a prompt that stands in both halves would repeat its own luck
+    examples = list({example.text: example for example in problem.batch(step)}.values())
+    if len(examples) < 2:
         raise ConfigError(
-            "it has no antithetic pairs whose sigma could be chosen", where=method.name, mend="use eggroll"
+            "one prompt is too few to see what repeats on others", where="preflight", mend="give more prompts"
         )
-    engine, examples = problem.engine, problem.batch(step)
     norms = engine.base.weight_norms(problem.template) if method.needs_norms else None
     state = method.init(problem.template, seed, start, norms)
     centre = problem.judge(method.mean(state), examples).values[0].double()
     texts = continuations(engine, render(engine.base, examples[:PROMPTS]), tokens=TOKENS, seed=seed)
-    rungs, pairs = [], method.members(state) // 2
+    rungs, pairs, (size, length) = [], method.members(state) // 2, method.scales
     for sigma in sigmas:
-        whole = method.model_copy(update={"sigma": sigma}).ask(state)
+        whole = method.model_copy(update={size: sigma}).ask(state)
         population = whole.select(range(min(2 * PAIRS, len(whole))))
         rewards = problem.judge(population, examples).values.double()
         kl = [
@@ -121,7 +147,10 @@ def sigma_ladder(
             for found in divergences(engine, population.select(range(0, min(4, len(population)), 2)), texts)
         ]
         rungs.append(rung(sigma, centre, rewards, kl=sum(kl) / len(kl), pairs=pairs))
-    return recommend(rungs)
+    found = recommend(rungs)
+    if found.sigma is None or found.lr is None:
+        return found
+    return replace(found, options={size: found.sigma, length: found.lr})
 
 
 def rung(

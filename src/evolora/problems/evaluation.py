@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evolora.errors import ProtocolError, TaskError
@@ -50,9 +50,9 @@ class Evaluation:
     name: str
     accuracy: float
     ci: Interval
-    families: dict[str, Score]
-    correct: list[float]
-    completions: list[str]
+    families: dict[str, Score] = field(repr=False)
+    correct: list[float] = field(repr=False)
+    completions: list[str] = field(repr=False)
     failed: dict[str, int]
 
     @property

@@ -51,6 +51,17 @@ class Contents:
         return record
 
 
+def refuse_if_done(contents: Contents) -> None:
+    """Raises RunError where a run has its result: it cannot be gone on with."""
+    if contents.record()["status"] == "done":
+        raise RunError(
+            "this run is done",
+            where=contents.path,
+            mend=f"begin another at its adapter (--start {contents.adapter_path} with another --out), or "
+            "replace it with --overwrite",
+        )
+
+
 def refuse_unless_free(contents: Contents, overwrite: bool) -> None:
     """Raises RunError unless a new run may be made there."""
     path = contents.path

@@ -18,7 +18,14 @@ from evolora.errors import ProtocolError, RunError
 from evolora.runs import checkpoint
 from evolora.runs.atomic import write_atomically
 from evolora.runs.config import config_text, differences, read_config
-from evolora.runs.contents import Contents, make_folders, refuse_unless_free, remove_folders, remove_old
+from evolora.runs.contents import (
+    Contents,
+    make_folders,
+    refuse_if_done,
+    refuse_unless_free,
+    remove_folders,
+    remove_old,
+)
 from evolora.runs.journal import Journal
 from evolora.runs.lock import Lock
 from evolora.runs.metrics import write_metrics
@@ -104,12 +111,7 @@ class RunFolder(Contents):
         lock = Lock(contents.lock_path)
         try:
             record = contents.record()
-            if record["status"] == "done":
-                raise RunError(
-                    "this run is done",
-                    where=path,
-                    mend="choose another --out, or replace it with --overwrite",
-                )
+            refuse_if_done(contents)
             recorded = read_config(contents.config_path)
             if config is not None:
                 changed = differences(recorded, config, may_change)

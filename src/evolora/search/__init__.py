@@ -16,6 +16,7 @@ from evolora.search.registry import make_method, methods
 from evolora.search.replicator import Replicator
 from evolora.search.shaping import Fitness, shape
 from evolora.search.state import State, from_checkpoint, to_checkpoint
+from evolora.search.strategy import Strategy
 
 __all__ = [
     "CMA",
@@ -35,6 +36,7 @@ __all__ = [
     "RandomSearch",
     "Replicator",
     "State",
+    "Strategy",
     "from_checkpoint",
     "make_method",
     "methods",

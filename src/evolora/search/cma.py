@@ -83,6 +83,10 @@ class CMA(Method):
             ConfigError: the ``cma`` package is missing, or there are too many or too few coordinates.
         """
         check_start(origin.template, origin.start)
+        idle, used = ("sigma_values", "sigma") if origin.start is None else ("sigma", "sigma_values")
+        if idle in self.model_fields_set:
+            what = "without a start" if origin.start is None else "with a start"
+            raise ConfigError(f"{idle} has no say {what}", where=self.name, mend=f"set {used}")
         if origin.start is None:
             directions = random_directions(origin.template, self.directions, origin.seed)
             return self.begin(directions, self.sigma, origin.seed)

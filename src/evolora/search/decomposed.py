@@ -167,6 +167,11 @@ class Decomposed(Strategy):
         return found
 
     @property
+    def scales(self) -> tuple[str, str]:
+        """Those of the direction; of the magnitude where that alone is searched."""
+        return ("sigma", "lr") if self._turns else ("sigma_magnitude", "lr_magnitude")
+
+    @property
     def _turns(self) -> bool:
         return self.ablation != "magnitude_only"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -95,7 +96,8 @@ def _config_error(error: ValidationError, where: str, fields: dict[str, FieldInf
 def _type(field: FieldInfo) -> str:
     if get_origin(field.annotation) is Literal:
         return " | ".join(str(choice) for choice in get_args(field.annotation))
-    return getattr(field.annotation, "__name__", str(field.annotation))
+    kinds = get_args(field.annotation) or (field.annotation,)
+    return " | ".join(getattr(kind, "__name__", str(kind)) for kind in kinds if kind is not NoneType)
 
 
 def _bounds(field: FieldInfo) -> Iterator[str]:

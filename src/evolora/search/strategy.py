@@ -207,6 +207,11 @@ class Strategy(Method):
         return self.sigma * (self._left(state) if self.decay_sigma else 1.0)
 
     @property
+    def scales(self) -> tuple[str, str]:
+        """The options that say how far members are perturbed, and how long a step is in units of that."""
+        return "sigma", "lr"
+
+    @property
     def _walks_on_weights(self) -> bool:
         """Whether a random walk of the searched matrices is one of the weights."""
         return True

@@ -120,6 +120,10 @@ class Task:
                 f"max_new_tokens is {self.max_new_tokens}", where=self.name, mend="give 1 or more"
             )
 
+    def __repr__(self) -> str:
+        sizes = " + ".join(str(len(self.split(split))) for split in SPLITS)
+        return f"Task({self.name!r}, {sizes} prompts)"
+
     def split(self, name: str) -> tuple[Example, ...]:
         """The examples of ``train``, ``validation`` or ``test``.
 
