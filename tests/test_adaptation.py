@@ -18,6 +18,8 @@ from evolora.engine import Engine, load_base
 from evolora.errors import ConfigError, InputError, RewardError, RunError
 from evolora.job import carry_out, preflight
 from evolora.progress import Progress
+from evolora.report.recipes import recipes
+from evolora.report.run_data import read_run
 
 
 @pytest.fixture
@@ -424,6 +426,15 @@ def test_a_rank_is_asked_for_once(config):
 def test_the_reward_that_was_taken_is_written_down(config):
     carry_out(with_(config, reward=None, max_new_tokens=2))
     assert yaml.safe_load((config.out / "config.yaml").read_text())["reward"] == "exact"
+
+
+def test_the_pages_snippet_says_what_the_run_said(config, capsys):
+    sample = carry_out(with_(config, stop="\n", reward="exact"))["samples"][0]
+    code = recipes(read_run(config.out))[0][1].replace("your prompt", sample["prompt"])
+    exec(compile(code, "recipe", "exec"), {})
+    said = capsys.readouterr().out
+    assert said.startswith(sample["prompt"] + sample["adapted"])
+    assert sample["adapted"]
 
 
 def test_a_search_of_size_zero_says_so(config):

@@ -200,7 +200,8 @@ def _try(problem: Problem, method: AnyMethod) -> None:
 
 
 def _open(config: AdaptConfig, problem: Problem) -> RunFolder:
-    record = config.record() | {"reward": config.reward or problem.task.reward}
+    task = problem.task
+    record = config.record() | {"reward": config.reward or task.reward, "stop": config.stop or task.stop}
     if config.resume:
         return RunFolder.open(config.out, record, may_change=_MAY_CHANGE)
     return RunFolder.create(config.out, record, overwrite=config.overwrite)

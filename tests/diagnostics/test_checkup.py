@@ -73,8 +73,8 @@ def test_everything_is_found_or_its_absence_explained(outcomes, name):
     ("name", "diagnostic", "reason"),
     [
         ("gradients", "gradient", "follows gradients itself"),
-        ("adam", "walk", "adam"),
-        ("factors", "walk", "no steps of a known size"),
+        ("adam", "walk", "no independent steps"),
+        ("factors", "walk", "no independent steps of a known size"),
         ("DoRA", "path", "DoRA"),
         ("DoRA", "gradient", "DoRA"),
         ("weights", "population", "no population"),

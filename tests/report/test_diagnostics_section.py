@@ -8,7 +8,8 @@ import pytest
 from fabricated_run import RESULT, entry
 from test_page import page_of
 
-from evolora.report.diagnostics import absent_table, diagnostic_figures, diagnostic_table
+from evolora.report.diagnostic_table import absent_table, diagnostic_table
+from evolora.report.diagnostics import diagnostic_figures
 from evolora.report.figures import norm_figure
 from evolora.report.run_data import read_run
 
@@ -106,7 +107,7 @@ def test_the_page_has_the_section_with_its_tables_and_captions(diagnosed):
     assert all(len(p["aria-label"]) > 40 for p in plots)
     text = page.all("main")[0]["text"]
     assert "eggroll keeps no population" in text
-    assert "old −0.020 [−0.050, +0.010]" in text  # noqa: RUF001
+    assert "old −2.0 points [−5.0, +1.0]" in text  # noqa: RUF001
     assert "What is drawn" in text
 
 

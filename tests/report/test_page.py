@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
-from fabricated_run import ADAPTER, RECORD, RESULT, entry
+from fabricated_run import ADAPTER, CONFIG, RECORD, RESULT, entry
 
 from evolora.errors import RunError
 from evolora.report import write_report
@@ -199,7 +199,7 @@ def test_long_answers_are_cut_and_many_are_counted(make_run):
     ] * 100
     shown, more = samples(read_run(make_run(result={**RESULT, "samples": many})))
     assert (len(shown), more) == (60, 40)
-    assert shown[0]["prompt"].endswith("… (5,000 characters)")
+    assert shown[0]["prompt"].startswith("(5,000 characters) … ppp")
     assert shown[0]["base"] == "user: hi"
     assert shown[0]["base_mark"] == ""
 
@@ -215,14 +215,29 @@ def test_facts_are_flat_and_in_human_units():
 
 
 def test_the_recipes_are_python_with_the_adapters_own_base_and_a_rank_that_vllm_takes(make_run):
+    config = {**CONFIG, "model": "theirs", "stop": "\n"}
     (_, peft), (_, vllm) = recipes(
-        read_run(make_run(adapter={**ADAPTER, "base_model_name_or_path": "o'x\"y"}))
+        read_run(make_run(adapter={**ADAPTER, "base_model_name_or_path": "o'x\"y"}, config=config))
     )
     compile(peft, "peft", "exec")
     compile(vllm, "vllm", "exec")
     assert repr("o'x\"y") in peft
     assert "'runs/continents/adapter'" in peft
     assert "max_lora_rank=32" in vllm
+    assert r"stop_strings=['\n']" in peft
+    assert r"stop=['\n']" in vllm
+
+
+def test_the_recipe_for_the_bundled_model_takes_its_own_weights(make_run):
+    (_, peft), _ = recipes(read_run(make_run()))
+    compile(peft, "peft", "exec")
+    assert "load_base('smollm2-135m')" in peft
+    assert "stop_strings" not in peft
+
+
+def test_nobody_is_told_to_serve_dora_with_vllm(make_run):
+    found = recipes(read_run(make_run(adapter={**ADAPTER, "use_dora": True})))
+    assert [title for title, _ in found] == ["With transformers and PEFT"]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH")

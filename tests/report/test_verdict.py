@@ -3,6 +3,8 @@ import copy
 import pytest
 from fabricated_run import RECORD, RESULT
 
+from evolora.report.comparison import looks_of
+from evolora.report.figures import validation_figure
 from evolora.report.run_data import read_run
 from evolora.report.verdict import give_verdict
 
@@ -93,3 +95,31 @@ def test_what_was_spent_comes_from_the_best_source_there_is(make_run):
     assert data.ledger == {"seconds": 3}
     data = read_run(make_run(result=changed(ledger=None)))
     assert data.ledger == {"forward_flops": 93 * 10**12, "evaluations": 30720, "seconds": 8.2 * 30}
+
+
+@pytest.mark.parametrize(
+    ("ci", "word"), [([0.02, 0.2], "better"), ([-0.02, 0.2], "no clear difference"), ([-0.2, -0.02], "worse")]
+)
+def test_a_run_that_began_at_an_adapter_is_held_against_it(make_run, ci, word):
+    over = {"value": sum(ci) / 2, "ci": ci, "p": 0.01}
+    result = {**RESULT, "start": {"accuracy": 0.31, "ci": [0.25, 0.37], "n": 150}, "over_start": over}
+    remark = verdict(make_run, result=result).remarks[1]
+    assert remark.startswith("The adapter that the search began at: 31.0 %; the adapter is")
+    assert remark.endswith(f"from there: {word}.")
+    assert "The adapter that the search began at" not in str(verdict(make_run).remarks)
+
+
+def test_it_says_which_state_was_kept_and_draws_the_looks(make_run):
+    looks = [[0, 0.5], [2, 0.75], [4, 0.625]]
+    data = read_run(make_run(result={**RESULT, "validation": {"kept": 2, "looks": looks}}))
+    assert (
+        "Kept is the state of step 2, the best on the validation prompts (75.0 %)."
+        in give_verdict(data).remarks
+    )
+    drawn = validation_figure(*looks_of(data)).views["steps"]["data"]
+    assert [drawn[0]["x"], drawn[0]["y"]] == [[0, 2, 4], [0.5, 0.75, 0.625]]
+    assert [drawn[1]["x"], drawn[1]["y"]] == [[2], [0.75]]
+    none_better = {"kept": 0, "looks": [[0, 0.5], [2, 0.25], [4, None]]}
+    data = read_run(make_run(result={**RESULT, "validation": none_better}))
+    assert any("The start was kept: no later state was better" in r for r in give_verdict(data).remarks)
+    assert validation_figure(*looks_of(read_run(make_run()))) is None

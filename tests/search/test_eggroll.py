@@ -124,6 +124,18 @@ def test_the_walk_ratio_is_left_out_where_the_search_did_not_start_at_the_base()
     assert "walk_ratio" not in metrics
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"shaping": "raw"}, {"weight_decay": 0.1}, {"optimiser": "adam"}, {"space": "factors"}],
+    ids=str,
+)
+def test_the_walk_ratio_is_left_out_where_its_steps_have_no_known_size(options):
+    method = Eggroll(**options)
+    _, metrics = tell(method, method.init(TEMPLATE, 0), noise_rewards(method))
+    assert metrics["update_norm"] > 0
+    assert "walk_ratio" not in metrics
+
+
 def test_the_reported_norms_are_those_of_the_mean():
     for options in ({}, {"optimiser": "adam"}, {"space": "factors", "factors": "ab"}):
         method = Eggroll(**options)

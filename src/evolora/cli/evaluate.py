@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from evolora.cli.options import Device, Dtype, Json, MaxTokens, Model, Quiet, Seed, Size, Threads, Trust
-from evolora.cli.output import clean_stdout, emit, interval, is_share, percent, table
+from evolora.cli.output import clean_stdout, emit, interval, percent, table
 from evolora.cli.progress import make_progress
 from evolora.cli.quiet import quiet_libraries
 from evolora.cli.story import points, verdict
 from evolora.config import read_escapes
 from evolora.errors import ConfigError
+from evolora.report.units import counts_right
 
 _SPLITS = ("train", "validation", "test")
 
@@ -91,7 +92,7 @@ def command(
         what = {"model": model, "task": loaded.name, "reward": judge.name, "split": split, "seed": seed}
         emit({**what, "models": rows, "ledger": engine.ledger.snapshot()})
     else:
-        _show(f"{loaded.name}, {split} split, reward {judge.name}", rows, is_share(judge.name))
+        _show(f"{loaded.name}, {split} split, reward {judge.name}", rows, counts_right(judge.name))
 
 
 def _show(title: str, rows: Sequence[Mapping[str, Any]], share: bool) -> None:

@@ -71,11 +71,6 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def is_share(reward: str) -> bool:
-    """Whether mean rewards of this kind are shares of right answers; else they are numbers of any range."""
-    return reward.partition(":")[0] in ("exact", "numeric", "contains", "regex")
-
-
 def percent(value: float | None, share: bool = True) -> str:
     """A share as a percentage with one digit, another mean reward as it is; a dash where there is none."""
     if value is None or math.isnan(value):

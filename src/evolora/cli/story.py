@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evolora.cli.output import console, count, interval, is_share, percent
+from evolora.cli.output import console, count, interval, percent
+from evolora.report.units import counts_right
 
 if TYPE_CHECKING:
     from evolora.config import AdaptConfig
@@ -23,9 +24,9 @@ def tell(result: Mapping[str, Any], config: AdaptConfig) -> None:
         result: what ``result.json`` holds.
         config: what was asked for.
     """
-    from evolora.report.diagnostics import diagnostic_table
+    from evolora.report.diagnostic_table import diagnostic_table
 
-    say, share = console().print, is_share(result["reward"])
+    say, share = console().print, counts_right(result["reward"])
     base, adapted, difference = result["base"], result["adapted"], result["difference"]
     say(f"\n{result['task']} {what(result)}", style="bold")
     if result.get("stopped"):

@@ -110,11 +110,10 @@ def diagnose(finished: Finished, progress: Progress | None = None) -> dict[str, 
 
 def _walk(run: Finished) -> dict[str, Any]:
     if not any("walk_ratio" in line for line in run.journal):
-        takes = f"{run.method.name} takes no steps of a known size on the weights"
+        takes = (
+            f"with these options {run.method.name} takes no independent steps of a known size on the weights"
+        )
         raise _NotApplicable(takes if run.start is None else "the search began at an adapter")
-    optimiser = getattr(run.method, "optimiser", "sgd")
-    if optimiser != "sgd":
-        raise _NotApplicable(f"the steps of {optimiser} are not independent")
     squared = run.state.numbers.get("walk", 0.0)
     if not squared > 0:
         raise _NotApplicable("no step was taken")

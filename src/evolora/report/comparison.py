@@ -7,21 +7,28 @@ from typing import Any
 
 from evolora.report.figures import Figure
 from evolora.report.run_data import RunData
-from evolora.report.units import NOTHING, is_number, number, percent, signed
+from evolora.report.units import NOTHING, counts_right, is_number, number, percent, signed
 
 
 def is_share(data: RunData) -> bool:
     """Whether the result's accuracies are shares of right answers (else mean rewards of any range)."""
-    reward = str(data.find("reward") or "exact").partition(":")[0]
     values = [part.get("accuracy") for part in (part_of(data, "base"), part_of(data, "adapted"))]
-    known = reward in {"exact", "numeric", "contains", "regex"}
-    return known and all(0 <= value <= 1 for value in values if is_number(value))
+    reward = str(data.find("reward") or "exact")
+    return counts_right(reward) and all(0 <= value <= 1 for value in values if is_number(value))
 
 
 def part_of(data: RunData, key: str) -> Mapping[str, Any]:
     """One part of the result (``base``, ``adapted``, ``difference``); empty when it is not there."""
     part = (data.result or {}).get(key)
     return part if isinstance(part, Mapping) else {}
+
+
+def looks_of(data: RunData) -> tuple[list[tuple[int, float]], int]:
+    """Step and value of each look at the validation prompts, and the step kept; none without a guard."""
+    found = part_of(data, "validation")
+    looks, kept = found.get("looks"), found.get("kept")
+    pairs = [(step, value) for step, value in looks if is_number(value)] if isinstance(looks, list) else []
+    return (pairs, kept) if isinstance(kept, int) and kept in dict(pairs) else ([], 0)
 
 
 def pair(interval: Any) -> tuple[float, float] | None:
@@ -126,14 +133,7 @@ def comparison_figure(rows: Sequence[Mapping[str, Any]], share: bool) -> Figure 
             "title": {"text": "right answers, %" if share else "mean reward"},
             **({"range": [-2, 102]} if share else {}),
         },
-        "yaxis": {
-            "tickvals": list(range(len(rows))),
-            "ticktext": [plain_text(name) for name in reversed(names)],
-            "range": [-0.6, len(rows) - 0.4],
-            "showgrid": False,
-            "ticks": "",
-            "automargin": True,
-        },
+        "yaxis": named_rows(names),
         "hovermode": "closest",
     }
     say = percent if share else number
@@ -160,6 +160,18 @@ def _with_interval(part: Mapping[str, Any], share: bool) -> str:
 
 def _say(say: Any, part: Mapping[str, Any]) -> str:
     return say(part["accuracy"]) if is_number(part.get("accuracy")) else "no value"
+
+
+def named_rows(names: Sequence[str]) -> dict[str, Any]:
+    """The vertical axis of a chart with one row a name, the first on top."""
+    return {
+        "tickvals": list(range(len(names))),
+        "ticktext": [plain_text(name) for name in reversed(names)],
+        "range": [-0.6, len(names) - 0.4],
+        "showgrid": False,
+        "ticks": "",
+        "automargin": True,
+    }
 
 
 def plain_text(text: str) -> str:

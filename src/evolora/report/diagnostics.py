@@ -1,15 +1,16 @@
-"""What a run changed beside its task, drawn: modules, populations, the line, divergence, forgetting."""
+"""What a run changed beside its task, drawn: populations, modules, the line to the adapter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from evolora.report.comparison import comparison_figure, is_share, pair, plain_text
+from evolora.report.comparison import plain_text
+from evolora.report.diagnostic_table import at
 from evolora.report.figures import Figure, line, values
+from evolora.report.forgetting import divergence_figure, retention_figure
 from evolora.report.run_data import RunData
-from evolora.report.units import decimals, is_number, number, percent, signed
+from evolora.report.units import is_number, number
 
 _TICKS = 40  # modules whose names still fit below the bars
 
@@ -26,36 +27,6 @@ def diagnostic_figures(data: RunData) -> list[Figure]:
         retention_figure(data, found),
     )
     return [figure for figure in figures if figure is not None]
-
-
-def diagnostic_table(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The main numbers in words, one line each; ``found`` is what ``evolora.diagnostics.diagnose`` gives."""
-    rows = [
-        ("Length against a random walk", _drift(found)),
-        ("Stable rank, all modules", _say(found, ("spectra", "whole", "stable_rank"), digits=4)),
-        ("Effective rank, all modules", _say(found, ("spectra", "whole", "effective_rank"), digits=4)),
-        ("Energy in the top 16 directions", _share(found, ("spectra", "whole", "energy", "16"))),
-        ("Change over weight (rms)", _say(found, ("sparsity", "whole", "relative"))),
-        ("Changes below 1 % of the weights' rms", _share(found, ("sparsity", "whole", "below", "0.01"))),
-        ("Entries that bf16 would swallow", _share(found, ("sparsity", "whole", "swallowed"))),
-        ("Slope of magnitude on direction", _say(found, ("decomposition", "slope"))),
-        ("Cosine of one step with the gradient", _cosine(found)),
-        ("Barrier on the line", _say(found, ("path", "barrier"), "{} in the reward's unit")),
-        ("KL to the base on task", _say(found, ("divergence", "on_task", "to_base"), "{} nats a token")),
-        ("KL to the base off task", _say(found, ("divergence", "off_task", "to_base"), "{} nats a token")),
-        ("Prior task, change", _retained(found)),
-    ]
-    spent = _at(found, ("ledger", "seconds"))
-    if is_number(spent):
-        rows.append(("Time of the diagnostics", f"{number(spent, 3)} s (not in the cost of the run)"))
-    return [(name, text) for name, text in rows if text]
-
-
-def absent_table(data: RunData) -> list[tuple[str, str]]:
-    """What was not computed, and why."""
-    absent = (data.diagnostics or {}).get("not_applicable")
-    rows = absent.items() if isinstance(absent, Mapping) else ()
-    return [(str(name), str(reason)) for name, reason in rows]
 
 
 def population_figure(journal: Sequence[Mapping[str, Any]]) -> Figure | None:
@@ -95,7 +66,7 @@ def module_figure(found: Mapping[str, Any]) -> Figure | None:
         ("relative change", "rms of the change / rms of the weight", ("sparsity", "relative")),
         ("drift", "length / length of a random walk", ("walk", "")),
     ):
-        modules = _at(found, (path[0], "modules"))
+        modules = at(found, (path[0], "modules"))
         if not isinstance(modules, Mapping):
             continue
         parts = ((m, v.get(path[1]) if isinstance(v, Mapping) else v) for m, v in modules.items())
@@ -119,7 +90,7 @@ def module_figure(found: Mapping[str, Any]) -> Figure | None:
 
 def decomposition_figure(found: Mapping[str, Any]) -> Figure | None:
     """Change of magnitude against change of direction, one point a module."""
-    modules = _at(found, ("decomposition", "modules"))
+    modules = at(found, ("decomposition", "modules"))
     points = [
         (str(name), part.get("direction"), part.get("magnitude"))
         for name, part in (modules.items() if isinstance(modules, Mapping) else ())
@@ -147,7 +118,7 @@ def decomposition_figure(found: Mapping[str, Any]) -> Figure | None:
         "hovermode": "closest",
         "showlegend": False,
     }
-    slope, correlation = (_at(found, ("decomposition", key)) for key in ("slope", "correlation"))
+    slope, correlation = (at(found, ("decomposition", key)) for key in ("slope", "correlation"))
     told = f"slope {number(slope, 3)}, correlation {number(correlation, 3)}"
     label = f"Scatter of the change of magnitude over that of direction of {len(points)} modules; {told}."
     caption = (
@@ -185,81 +156,6 @@ def path_figure(found: Mapping[str, Any]) -> Figure | None:
     return Figure("path", label, caption, 320, {"all": {"data": data, "layout": layout}})
 
 
-def divergence_figure(found: Mapping[str, Any]) -> Figure | None:
-    """KL to the base, on task and off task, with intervals."""
-    rows = [
-        (words, part)
-        for words, key in (("on task", "on_task"), ("off task", "off_task"))
-        if is_number(_at(found, ("divergence", key, "to_base"))) and (part := found["divergence"][key])
-    ]
-    if not rows:
-        return None
-    ends = [pair(part.get("ci")) or (part["to_base"], part["to_base"]) for _, part in rows]
-    names = [f"{words}: {part.get('task', '')}" for words, part in rows]
-    data = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "KL to the base",
-            "x": [part["to_base"] for _, part in rows],
-            "y": list(range(len(rows)))[::-1],
-            "text": [plain_text(name) for name in names],
-            "hovertemplate": "%{text}: %{x:.3~g}<extra></extra>",
-            "marker": {"symbol": "diamond", "size": 11, "color": "$adapted"},
-            "error_x": {
-                "type": "data",
-                "symmetric": False,
-                "array": [high - part["to_base"] for (_, high), (_, part) in zip(ends, rows, strict=True)],
-                "arrayminus": [part["to_base"] - low for (low, _), (_, part) in zip(ends, rows, strict=True)],
-                "color": "$adapted",
-                "thickness": 2,
-                "width": 5,
-            },
-        }
-    ]
-    layout = {
-        "xaxis": {"title": {"text": "nats per token"}, "rangemode": "tozero"},
-        "yaxis": {
-            "tickvals": list(range(len(rows))),
-            "ticktext": [plain_text(name) for name in reversed(names)],
-            "range": [-0.6, len(rows) - 0.4],
-            "showgrid": False,
-            "ticks": "",
-            "automargin": True,
-        },
-        "hovermode": "closest",
-        "showlegend": False,
-    }
-    told = "; ".join(f"{name} {number(row[1]['to_base'], 3)}" for name, row in zip(names, rows, strict=True))
-    caption = (
-        "KL(adapted || base) of the next token over the whole vocabulary, on continuations that the base "
-        "wrote, with bootstrap intervals of 95\N{NO-BREAK SPACE}% over prompts."
-    )
-    label = f"Dot chart of the divergence from the base in nats per token: {told}."
-    height = 110 + 46 * len(rows)
-    return Figure("divergence", label, caption, height, {"all": {"data": data, "layout": layout}})
-
-
-def retention_figure(data: RunData, found: Mapping[str, Any]) -> Figure | None:
-    """The prior task before and after."""
-    part = found.get("retention")
-    if not isinstance(part, Mapping):
-        return None
-    before, after = part.get("before"), part.get("after")
-    if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
-        return None
-    task = str(part.get("task", "prior task"))
-    share = is_share(replace(data, result={"reward": part.get("reward"), "base": before, "adapted": after}))
-    rows = [{"name": task, "n": after.get("n"), "base": before, "adapted": after}]
-    drawn = comparison_figure(rows, share)
-    caption = (
-        f"{task}, which the search never saw, before (open circle) and after (filled diamond), with "
-        f"bootstrap intervals of 95\N{NO-BREAK SPACE}%. The paired change: {_retained(found) or 'no value'}."
-    )
-    label = f"Dot chart of a prior task before and after. {_retained(found) or 'No value'}."
-    return None if drawn is None else replace(drawn, key="retention", caption=caption, label=label)
-
-
 def _bars(bars: Mapping[str, float], title: str) -> dict[str, Any]:
     names = [plain_text(name) for name in bars]
     data = [
@@ -295,42 +191,3 @@ def _short(name: str) -> str:
     parts = name.split(".")
     layer = next((part for part in parts if part.isdigit()), "")
     return f"{layer}.{parts[-1]}" if layer and parts[-1] != layer else parts[-1]
-
-
-def _at(found: Any, path: Sequence[str]) -> Any:
-    for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
-
-
-def _say(found: Mapping[str, Any], path: Sequence[str], text: str = "{}", digits: int = 3) -> str:
-    value = _at(found, path)
-    return text.format(number(value, digits)) if is_number(value) else ""
-
-
-def _share(found: Mapping[str, Any], path: Sequence[str]) -> str:
-    value = _at(found, path)
-    return percent(value) if is_number(value) else ""
-
-
-def _drift(found: Mapping[str, Any]) -> str:
-    ratio = _at(found, ("walk", "ratio"))
-    return f"{decimals(ratio, 2)} (1 is pure noise)" if is_number(ratio) else ""
-
-
-def _cosine(found: Mapping[str, Any]) -> str:
-    cosine, expected = (_at(found, ("gradient", key)) for key in ("cosine", "expected"))
-    if not is_number(cosine):
-        return ""
-    text = number(cosine, 3)
-    return f"{text} ({number(expected, 3)} without noise and curvature)" if is_number(expected) else text
-
-
-def _retained(found: Mapping[str, Any]) -> str:
-    part = _at(found, ("retention", "difference"))
-    value = part.get("value") if isinstance(part, Mapping) else None
-    if not is_number(value):
-        return ""
-    ends = pair(part.get("ci"))
-    interval = f" [{signed(ends[0], 3)}, {signed(ends[1], 3)}]" if ends else ""
-    return f"{_at(found, ('retention', 'task'))} {signed(value, 3)}{interval}"

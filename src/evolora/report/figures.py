@@ -137,6 +137,32 @@ def _reward_view(
     return {"data": [trace for trace in data if any(y is not None for y in trace["y"])], "layout": layout}
 
 
+def validation_figure(looks: Sequence[tuple[int, float]], kept: int) -> Figure | None:
+    """The validation reward at each look, the state that was kept marked; None without looks."""
+    if not looks:
+        return None
+    steps, seen = [step for step, _ in looks], [value for _, value in looks]
+    mark = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "kept",
+        "x": [kept],
+        "y": [dict(looks)[kept]],
+        "marker": {"symbol": "diamond", "size": 11, "color": "$best"},
+        "hovertemplate": "kept: %{y:.4~g}<extra></extra>",
+    }
+    layout = {
+        "xaxis": {"title": {"text": "step"}},
+        "yaxis": {"title": {"text": "mean reward, validation"}},
+        "hovermode": "x unified",
+    }
+    told = ", ".join(f"{number(value, 3)} at step {step}" for step, value in looks)
+    caption = "Mean reward on the validation prompts at each look; the diamond is the state that was kept."
+    data = [line("validation", steps, seen, "$adapted"), mark]
+    label = f"Line chart of the validation reward: {told}. Kept is step {kept}."
+    return Figure("validation", label, caption, 280, {"steps": {"data": data, "layout": layout}})
+
+
 def line(
     name: str,
     x: list[Any],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evolora.report import comparison, diagnostics, figures, tables
+from evolora.report.diagnostic_table import absent_table, diagnostic_table
 from evolora.report.recipes import recipes
 from evolora.report.run_data import RunData, read_run
 from evolora.report.units import NOTHING, duration, flops, number
@@ -56,6 +57,7 @@ def render(data: RunData) -> str:
         figure.key: figure
         for figure in (
             figures.reward_figure(data.journal),
+            figures.validation_figure(*comparison.looks_of(data)),
             comparison.comparison_figure(rows, share),
             figures.norm_figure(data.journal),
             *diagnostics.diagnostic_figures(data),
@@ -79,8 +81,8 @@ def render(data: RunData) -> str:
         columns=columns,
         steps=steps,
         stride=stride,
-        diagnostics=diagnostics.diagnostic_table(data.diagnostics or {}),
-        absent=diagnostics.absent_table(data),
+        diagnostics=diagnostic_table(data.diagnostics or {}),
+        absent=absent_table(data),
         cost=tables.cost_table(data),
         provenance=tables.fact_table(data.record),
         config_text=data.config_text,

@@ -80,7 +80,8 @@ def fact_table(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _sample(item: Mapping[str, Any], share: bool) -> dict[str, Any]:
     before, after = item.get("base_correct"), item.get("adapted_correct")
     return {
-        **{key: _clip(_text(item.get(key))) for key in ("prompt", "answer", "base", "adapted")},
+        "prompt": _tail(_text(item.get("prompt"))),
+        **{key: _clip(_text(item.get(key))) for key in ("answer", "base", "adapted")},
         "base_mark": _mark(before, share),
         "adapted_mark": _mark(after, share),
         "change": _change(before, after, share),
@@ -113,6 +114,12 @@ def _text(value: Any) -> str:
 def _clip(text: str) -> str:
     text = text.strip()
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} … ({len(text):,} characters)"
+
+
+def _tail(text: str) -> str:
+    """A prompt's end, where its question stands."""
+    text = text.strip()
+    return text if len(text) <= _LONGEST else f"({len(text):,} characters) … {text[-_LONGEST:].lstrip()}"
 
 
 def _cell(key: str, value: Any) -> str:

@@ -27,6 +27,11 @@ def percent(share: float) -> str:
     return _minus(f"{100 * share:.1f} %")
 
 
+def counts_right(reward: str) -> bool:
+    """Whether mean rewards of this kind are shares of right answers; else they are numbers of any range."""
+    return reward.partition(":")[0] in ("exact", "numeric", "contains", "regex")
+
+
 def signed(value: float, digits: int = 1) -> str:
     """With its sign and that many decimals: ``+34.0``."""
     return _minus(f"{value:+.{digits}f}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from evolora.report.comparison import is_share, pair, part_of
+from evolora.report.comparison import is_share, looks_of, pair, part_of
 from evolora.report.run_data import RunData
 from evolora.report.units import decimals, is_number, number, percent, signed
 
@@ -50,12 +50,8 @@ def give_verdict(data: RunData) -> Verdict:
     value, interval = difference.get("value"), pair(difference.get("ci"))
     if not is_number(value) or interval is None:
         return Verdict("Tested, without an interval", f"{sentence}.", _status_remarks(data), "unclear")
-    scale, digits, unit = (100, 1, " points") if share else (1, 3, "")
     low, high = interval
-    sentence += (
-        f": {signed(scale * value, digits)}{unit} "
-        f"(95 % interval {decimals(scale * low, digits)} to {decimals(scale * high, digits)})."
-    )
+    sentence += f": {_change(value, interval, share)}."
     if low > 0:
         headline, meaning, tone = "The adapter helped", "The whole interval lies above zero.", "better"
     elif high < 0:
@@ -63,7 +59,37 @@ def give_verdict(data: RunData) -> Verdict:
     else:
         headline, tone = "No clear difference", "unclear"
         meaning = "The interval holds zero: these prompts cannot tell the adapter from the base."
-    return Verdict(headline, sentence, (meaning, *_status_remarks(data)), tone)  # type: ignore[arg-type]
+    remarks = (meaning, *_over_start(data, share), *_kept(data, share), *_status_remarks(data))
+    return Verdict(headline, sentence, remarks, tone)  # type: ignore[arg-type]
+
+
+def _change(value: float, interval: tuple[float, float], share: bool) -> str:
+    scale, digits, unit = (100, 1, " points") if share else (1, 3, "")
+    low, high = (decimals(scale * end, digits) for end in interval)
+    return f"{signed(scale * value, digits)}{unit} (95 % interval {low} to {high})"
+
+
+def _over_start(data: RunData, share: bool) -> tuple[str, ...]:
+    """Against the adapter that the search began at, if it began at one."""
+    start, over = part_of(data, "start"), part_of(data, "over_start")
+    value, interval = over.get("value"), pair(over.get("ci"))
+    if not is_number(start.get("accuracy")) or not is_number(value) or interval is None:
+        return ()
+    say = percent if share else number
+    found = "better" if interval[0] > 0 else "worse" if interval[1] < 0 else "no clear difference"
+    told = f"{say(start['accuracy'])}; the adapter is {_change(value, interval, share)} from there"
+    return (f"The adapter that the search began at: {told}: {found}.",)
+
+
+def _kept(data: RunData, share: bool) -> tuple[str, ...]:
+    """Which state the looks at the validation prompts chose, if there were looks."""
+    looks, kept = looks_of(data)
+    if not looks:
+        return ()
+    value = (percent if share else number)(dict(looks)[kept])
+    if kept == looks[0][0]:
+        return (f"The start was kept: no later state was better on the validation prompts ({value}).",)
+    return (f"Kept is the state of step {kept}, the best on the validation prompts ({value}).",)
 
 
 def _how(data: RunData) -> str:

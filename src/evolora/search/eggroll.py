@@ -95,7 +95,7 @@ class Eggroll(Strategy):
 
     @property
     def _walks_on_weights(self) -> bool:
-        return self.space == "weights"
+        return self.space == "weights" and super()._walks_on_weights
 
     @property
     def _factor_rank(self) -> int:

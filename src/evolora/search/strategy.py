@@ -213,8 +213,8 @@ class Strategy(Method):
 
     @property
     def _walks_on_weights(self) -> bool:
-        """Whether a random walk of the searched matrices is one of the weights."""
-        return True
+        """Whether pure noise would carry the weights along a random walk of known length."""
+        return self.shaping != "raw" and self.weight_decay == 0 and self.optimiser == "sgd"
 
     def _deltas(self, state: State) -> dict[str, Tensor]:
         return {name: state.tensor(name) for name in state.template}
