@@ -17,10 +17,10 @@ class ReplicatorOptions(Options):
     kappa: float = Field(50.0, ge=0, description="Selection: growth of log w per unit of reward and time.")
     dt: float = Field(1.0, gt=0, description="Time that a step takes.")
     lambda_m: float = Field(2.0, gt=0, description="Rate at which memories forget; large: no memory.")
-    diffusion: float = Field(0.002, ge=0, description="D: an entry of B moves by sqrt(2 D dt) a step.")
+    diffusion: float = Field(1e-4, ge=0, description="D: an entry of B moves by sqrt(2 D dt) a step.")
     memory_noise: float = Field(0.0, ge=0, description="D_M, the diffusion of memories.")
     spread: float = Field(
-        0.05, ge=0, description="Standard deviation of the first differences, in D's units."
+        0.02, ge=0, description="Standard deviation of the first differences, in D's units."
     )
     rank: int = Field(8, ge=1, description="Rank of each candidate.")
     factors: Literal["b", "ab"] = Field("b", description="Candidates differ in B alone, or in A and B.")
