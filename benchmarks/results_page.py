@@ -100,7 +100,9 @@ def page(
     parts = [EXACT, table(columns, rows), "Seed by seed (the interval is over prompts):"]
     parts += [table(("task", "seed", "start", "adapted", "gain"), seeds), ADVICE]
     parts += [KINDS.format(flops=_flops(rewards)), *_unfilled(rewards["cells"], len(SEEDS) * len(REWARDS))]
+    clear = sum(cell["difference"]["ci"][0] > 0 for cell in rewards["cells"])
     parts.append(_rewards(rewards["cells"]))
+    parts.append(f"The interval lies above zero in {clear} of {len(rewards['cells'])} runs.")
     cells = methods["cells"]
     parts += [METHODS.format(flops=_flops(methods)), *_unfilled(cells, 2 * len(SEEDS) * len(ARMS))]
     for task in dict.fromkeys(cell["task"] for cell in cells):

@@ -33,14 +33,14 @@ TRIES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "replicator": (
         "strings",
         [
-            {},
-            {"diffusion": 1e-4},
+            {"diffusion": 2e-3, "spread": 0.05},
+            {"diffusion": 1e-4, "spread": 0.05},
             {"diffusion": 1e-4, "spread": 0.02},
-            {"diffusion": 1e-4, "kappa": 10},
+            {"diffusion": 1e-4, "spread": 0.05, "kappa": 10},
             {"diffusion": 1e-5, "spread": 0.05},
-            {"diffusion": 1e-3, "recombine": "step", "resample_first": True},
-            {"population": 16, "diffusion": 1e-4},
-            {"population": 32, "diffusion": 1e-3, "recombine": "step"},
+            {"diffusion": 1e-3, "spread": 0.05, "recombine": "step", "resample_first": True},
+            {"diffusion": 1e-4, "spread": 0.05, "population": 16},
+            {"diffusion": 1e-3, "spread": 0.05, "population": 32, "recombine": "step"},
         ],
     ),
     "decomposed": (
@@ -83,7 +83,7 @@ def right(given: Setting, adapter: ev.Adapter | None) -> float:
     """The share of exactly right answers to validation prompts; where they are few, training prompts too."""
     task = given.problem.task
     examples = task.validation if len(task.validation) >= 100 else task.train + task.validation
-    return given.problem.judge(adapter, examples).values.mean().item()
+    return given.problem.judge(adapter, examples).values.double().mean().item()
 
 
 def main() -> None:

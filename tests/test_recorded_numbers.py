@@ -27,6 +27,21 @@ def test_a_zero_one_reward_raises_exact_match_on_two_tasks(script, recorded):
         assert record["summary"][name]["holds"]
 
 
+def test_the_cells_of_the_tables_are_those_that_their_scripts_make(script, recorded):
+    methods, rewards, settings = script("methods"), script("rewards"), script("settings")
+    for cell in recorded("methods")["cells"]:
+        assert cell["options"] == methods.ARMS[cell["arm"]][1].get(cell["task"], {})
+        assert cell["seed"] in methods.SEEDS
+        assert cell["ledger"]["forward_flops"] >= methods.FORWARD_FLOPS
+    for cell in recorded("rewards")["cells"]:
+        arm = rewards.ARMS[cell["reward"]]
+        assert (cell["task"], cell["layers"], cell["options"]) == (arm.task, arm.layers, arm.options)
+        assert cell["seed"] in rewards.SEEDS
+    for row in recorded("settings")["rows"]:
+        assert row["options"] in settings.TRIES[row["method"]][1]
+        assert settings.SEED not in methods.SEEDS
+
+
 def test_the_readme_quotes_the_throughput_record(recorded):
     rows = recorded("bench/throughput")["rows"]
     readme = (ROOT / "README.md").read_text()
