@@ -16,7 +16,6 @@ from evolora.cli.quiet import quiet_libraries
 from evolora.cli.story import points, verdict
 from evolora.config import read_escapes
 from evolora.errors import ConfigError
-from evolora.report.units import counts_right
 
 _SPLITS = ("train", "validation", "test")
 
@@ -63,6 +62,7 @@ def command(
         from evolora.adapters.preflight import preflight
         from evolora.engine import Engine, load_base
         from evolora.problems import answer_length, difference, evaluate, load_reward
+        from evolora.report.units import counts_right
         from evolora.tasks import load_task
 
         sizes = {"train": train, "validation": validation, "test": test}

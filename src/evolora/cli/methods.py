@@ -12,7 +12,7 @@ from evolora.cli.options import Json
 from evolora.cli.output import clean_stdout, emit, table
 
 if TYPE_CHECKING:
-    from evolora.search.method import AnyMethod
+    from evolora.search import AnyMethod
 
 
 def command(

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evolora.cli.output import console, count, interval, percent
-from evolora.report.units import counts_right
 
 if TYPE_CHECKING:
     from evolora.config import AdaptConfig
@@ -25,6 +24,7 @@ def tell(result: Mapping[str, Any], config: AdaptConfig) -> None:
         config: what was asked for.
     """
     from evolora.report.diagnostic_table import diagnostic_table
+    from evolora.report.units import counts_right
 
     say, share = console().print, counts_right(result["reward"])
     base, adapted, difference = result["base"], result["adapted"], result["difference"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from evolora.search.method import GradientMethod, TrainingEngine
+from evolora.search.gradient_method import GradientMethod, TrainingEngine
 from evolora.search.state import State
 from evolora.search.training import FactorTraining, factors, gradient_norm, leaves_of, side
 

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from evolora.search.method import PolicyMethod, PolicyProblem, reward_metrics
+from evolora.search.gradient_method import PolicyMethod, PolicyProblem
+from evolora.search.method import reward_metrics
 from evolora.search.state import State
 from evolora.search.training import FactorTraining, factors, gradient_norm, leaves_of, side
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from evolora.search.method import AnyMethod
+from evolora.search.gradient_method import GradientMethod, PolicyMethod
+from evolora.search.method import Method
 from evolora.search.options import unknown
 
+AnyMethod = Method | GradientMethod | PolicyMethod
 _HOMES = {
     "eggroll": ("evolora.search.eggroll", "Eggroll"),
     "decomposed": ("evolora.search.decomposed", "Decomposed"),

@@ -14,9 +14,9 @@ from pydantic import Field
 
 from evolora.adapters import Adapter, Factors
 from evolora.search.factors import assemble, product_norm
-from evolora.search.method import Searcher
 from evolora.search.optimiser import descend
 from evolora.search.origin import Origin, first_factors
+from evolora.search.searcher import Searcher
 from evolora.search.state import State
 from evolora.search.truncation import relative_error, truncate
 
