@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, norm
+from scipy.stats import t as t_distribution
 
-from evolora import stats
 from evolora.errors import ProtocolError
-from evolora.stats import mean_interval, paired_difference
+from evolora.stats import detectable_difference, fewest_pairs, intervals, mean_interval, paired_difference
 
 
 def bca_by_hand(x, level, resamples=20_000):
@@ -32,7 +32,7 @@ def test_the_interval_is_the_bca_bootstrap(level):
 
 
 def test_the_interval_covers_as_often_as_it_says(monkeypatch):
-    monkeypatch.setattr(stats, "RESAMPLES", 999)
+    monkeypatch.setattr(intervals, "RESAMPLES", 999)
     rng = np.random.default_rng(1)
     covered = 0
     for trial in range(200):
@@ -69,7 +69,7 @@ def test_the_same_seed_gives_the_same_interval_whatever_the_block(monkeypatch):
     whole = mean_interval(x, seed=4)
     assert mean_interval(x, seed=4) == whole
     assert mean_interval(x, seed=5) != whole
-    monkeypatch.setattr(stats, "BLOCK", 1000)
+    monkeypatch.setattr(intervals, "BLOCK", 1000)
     assert mean_interval(x, seed=4) == pytest.approx(whole, abs=0.02)
 
 
@@ -97,7 +97,7 @@ def test_many_pairs_are_sampled_and_agree_with_the_normal_limit():
 
 
 def test_without_a_difference_small_p_values_are_as_rare_as_they_should_be(monkeypatch):
-    monkeypatch.setattr(stats, "RESAMPLES", 499)
+    monkeypatch.setattr(intervals, "RESAMPLES", 499)
     rng = np.random.default_rng(4)
     small = sum(paired_difference(rng.random(30), rng.random(30), seed=i).p <= 0.1 for i in range(100))
     assert 2 <= small <= 19
@@ -147,3 +147,21 @@ def test_values_that_are_no_numbers_are_refused():
             mean_interval(values)
     with pytest.raises(ProtocolError, match="2 and 1 values cannot be paired"):
         paired_difference([1.0, 2.0], [1.0])
+
+
+@pytest.mark.parametrize(("level", "pairs"), [(0.05, 6), (0.01, 8), (0.5, 2)])
+def test_fewer_pairs_cannot_reach_a_level(level, pairs):
+    assert fewest_pairs(level) == pairs
+    assert paired_difference(np.arange(1.0, pairs + 1), np.zeros(pairs)).p <= level
+    assert paired_difference(np.arange(1.0, pairs), np.zeros(pairs - 1)).p > level
+
+
+def test_the_detectable_difference_is_detected_as_often_as_it_says():
+    effect = detectable_difference(2.0, 12)
+    rng = np.random.default_rng(7)
+    d = rng.normal(effect, 2.0, (4000, 12))
+    t = d.mean(1) / (d.std(1, ddof=1) / np.sqrt(12))
+    assert (np.abs(t) > t_distribution.ppf(0.975, 11)).mean() == pytest.approx(0.8, abs=0.02)
+    assert detectable_difference(1.0, 48) < effect / 2
+    assert detectable_difference(1.0, 5) == math.inf
+    assert detectable_difference(0.0, 8) == 0

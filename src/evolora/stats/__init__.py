@@ -1,0 +1,19 @@
+"""Statistics that verdicts stand on: thin over scipy, careful with degenerate data."""
+
+from evolora.stats.association import Correlation, qap, spearman
+from evolora.stats.intervals import Interval, mean_interval
+from evolora.stats.multiple import holm
+from evolora.stats.paired import PairedDifference, detectable_difference, fewest_pairs, paired_difference
+
+__all__ = [
+    "Correlation",
+    "Interval",
+    "PairedDifference",
+    "detectable_difference",
+    "fewest_pairs",
+    "holm",
+    "mean_interval",
+    "paired_difference",
+    "qap",
+    "spearman",
+]
