@@ -1,0 +1,163 @@
+"""Runs a study: the plan first, then its cells in any order and any number of processes, then the findings.
+
+FOLDER/plan.json     written before a cell is run; another plan is refused there
+FOLDER/cells/*.json  one a cell; what is done is not done again
+FOLDER/record.json   plan, choices, cells and findings together: what is committed
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from evolora.errors import EvoloraError, RunError
+from evolora.progress import Progress
+from evolora.runs import Interrupt
+from evolora.runs.atomic import write_atomically
+from evolora.runs.lock import Lock
+from evolora.runs.plain import plain
+from evolora.runs.provenance import collect
+from evolora.studies.cells import Cell, CellStore, choose, reported_cells, tuning_cells
+from evolora.studies.plan import Plan, make_plan
+from evolora.studies.study import Cells, Settings, Study
+
+
+def run_study(
+    study: Study, preset: str, folder: str | Path, *, workers: int = 1, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Runs what is not done yet, and judges.
+
+    Args:
+        study: what is run.
+        preset: how large.
+        folder: of this study and preset; may hold some of the cells already.
+        workers: processes; 1 stays in this one.
+        progress: told of every cell.
+
+    Returns:
+        What ``record.json`` holds: ``plan``, ``chosen``, ``cells``, ``findings``, ``provenance``.
+
+    Raises:
+        ConfigError: there is no such preset.
+        RunError: the folder holds another plan, another process writes there, or cells failed.
+        KeyboardInterrupt: interrupted; cells that were done are kept.
+    """
+    plan, path, progress = make_plan(study, preset), Path(folder), progress or Progress()
+    path.mkdir(parents=True, exist_ok=True)
+    lock = Lock(path / "study.lock")
+    try:
+        _state(plan, path / "plan.json")
+        for warning in plan.warnings:
+            progress.note(warning)
+        store = CellStore(path / "cells")
+        chosen = choose(plan, _run(study, plan, tuning_cells(plan), store, workers, progress))
+        cells = reported_cells(plan, chosen)
+        results = _run(study, plan, cells, store, workers, progress)
+        record = _record(study, plan, chosen, cells, results)
+        write_atomically(path / "record.json", json.dumps(record, indent=1) + "\n")
+        return record
+    finally:
+        progress.finish()
+        lock.release()
+
+
+def _state(plan: Plan, path: Path) -> None:
+    """Writes the plan down before anything is run; refuses a folder of another."""
+    record = plan.record()
+    if not path.exists():
+        write_atomically(path, json.dumps(record, indent=1) + "\n")
+        return
+    try:
+        known = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise RunError(f"a damaged plan ({error})", where=path, mend="choose another folder") from None
+    if known.get("digest") != record["digest"]:
+        changed = [key for key in record if key != "digest" and known.get(key) != record[key]]
+        raise RunError(
+            f"another plan was laid down here (it differs in {', '.join(changed)})",
+            where=path,
+            mend="choose another folder: a plan is not changed once cells are seen",
+        )
+
+
+def _run(
+    study: Study, plan: Plan, cells: Sequence[Cell], store: CellStore, workers: int, progress: Progress
+) -> dict[str, Any]:
+    """Key to result of all cells; runs those that are missing."""
+    missing = {cell.key: cell for cell in cells}
+    for key in store.load(cells):
+        missing.pop(key)
+    failed: list[str] = []
+    progress.start(len(missing), "cells")
+    with Interrupt() as interrupt:
+        ran = _in_processes if workers > 1 else _one_by_one
+        for done, (cell, outcome, seconds) in enumerate(ran(study, plan, missing.values(), workers), 1):
+            if isinstance(outcome, BaseException):
+                failed.append(f"{cell.arm}, seed {cell.seed}: {type(outcome).__name__}: {outcome}")
+            else:
+                store.save(cell, outcome, seconds)
+            progress.update(done, {"spent": done})
+            if interrupt.requested:
+                raise KeyboardInterrupt
+    if failed:
+        raise RunError(
+            f"{len(failed)} of {len(missing)} cells failed, the first: {failed[0]}",
+            where=plan.study,
+            mend="run it again once the cause is mended: the others are kept",
+        )
+    return store.load(cells)
+
+
+def _one_by_one(study: Study, plan: Plan, cells: Any, workers: int) -> Any:
+    for cell in cells:
+        yield cell, *_work(study, cell, plan.settings)
+
+
+def _in_processes(study: Study, plan: Plan, cells: Any, workers: int) -> Any:
+    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        waiting: dict[Future[Any], Cell] = {
+            pool.submit(_work, study, cell, plan.settings): cell for cell in cells
+        }
+        try:
+            while waiting:
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    cell, error = waiting.pop(future), future.exception()
+                    yield (cell, error, 0.0) if error is not None else (cell, *future.result())
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _work(study: Study, cell: Cell, settings: Settings) -> tuple[Any, float]:
+    """A cell's result, or why it failed, and the seconds that it took."""
+    began = time.perf_counter()
+    try:
+        outcome: Any = study.cell(cell.options, cell.seed, settings)
+    except (EvoloraError, ArithmeticError, ValueError, RuntimeError) as error:
+        outcome = error
+    return outcome, time.perf_counter() - began
+
+
+def _record(
+    study: Study, plan: Plan, chosen: dict[str, Settings], cells: Sequence[Cell], results: dict[str, Any]
+) -> dict[str, Any]:
+    by_arm: dict[str, dict[int, Any]] = {name: {} for name in plan.arms}
+    for cell in cells:
+        by_arm[cell.arm][cell.seed] = results[cell.key]
+    findings = study.judge(Cells(plan.seeds, by_arm, chosen))
+    record: dict[str, Any] = {
+        "study": plan.study,
+        "preset": plan.preset,
+        "plan": plan.record(),
+        "chosen": {name: dict(setting) for name, setting in chosen.items()},
+        "cells": [{"arm": cell.arm, "seed": cell.seed, **results[cell.key]} for cell in cells],
+        "findings": [asdict(finding) for finding in findings],
+        "provenance": collect(),
+    }
+    return dict(plain(record))
