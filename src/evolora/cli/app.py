@@ -18,6 +18,7 @@ VERBS = {
     "demo": "Teach the bundled model something from a 0/1 reward, and show whether it worked.",
     "adapt": "Adapt a model to one task from a reward.",
     "evaluate": "Measure the base and adapters on a task, per family, with 95 % intervals.",
+    "study": "List, run or show experiments: claims first, paired seeds, equal budgets, a verdict.",
     "inspect": "Look into an adapter folder: modules, ranks, norms, provenance; no model is needed.",
     "report": "Build the HTML page of a run again.",
     "bench": "Measure the engine's throughput against the plain base and against PEFT.",

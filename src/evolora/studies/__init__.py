@@ -1,6 +1,18 @@
 """Experiments with a verdict: claims first, paired seeds, equal budgets, honest statistics."""
 
-from evolora.studies.runner import run_study
+from evolora.studies.registry import load_study, studies
+from evolora.studies.runner import read_record, run_study
 from evolora.studies.study import Arm, Cells, Claim, Finding, Preset, Study
 
-__all__ = ["Arm", "Cells", "Claim", "Finding", "Preset", "Study", "run_study"]
+__all__ = [
+    "Arm",
+    "Cells",
+    "Claim",
+    "Finding",
+    "Preset",
+    "Study",
+    "load_study",
+    "read_record",
+    "run_study",
+    "studies",
+]

@@ -67,6 +67,26 @@ def run_study(
         lock.release()
 
 
+def read_record(folder: str | Path) -> dict[str, Any]:
+    """The record of a study that was run.
+
+    Raises:
+        RunError: there is none, or it is damaged.
+    """
+    path = Path(folder) / "record.json"
+    try:
+        record = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise RunError(
+            "holds no finished study", where=folder, mend="run it first (the preset is part of the folder)"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot be read ({error})", where=path, mend="run the study again") from None
+    if not isinstance(record, dict) or not {"study", "plan", "findings"} <= record.keys():
+        raise RunError("is no record of a study", where=path, mend="run the study again")
+    return record
+
+
 def _state(plan: Plan, path: Path) -> None:
     """Writes the plan down before anything is run; refuses a folder of another."""
     record = plan.record()

@@ -1,0 +1,107 @@
+"""`evolora study`: experiments with a verdict; list them, run one, show one that was run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evolora.cli.options import Json, Quiet
+from evolora.cli.output import clean_stdout, console, emit, table
+from evolora.cli.progress import make_progress
+from evolora.errors import ConfigError
+
+_ACTIONS = ("list", "run", "show")
+
+
+def command(
+    action: Annotated[str, typer.Argument(help="list, run or show.", show_default=False)],
+    name: Annotated[str | None, typer.Argument(help="The study's name.", show_default=False)] = None,
+    preset: Annotated[str, typer.Option("--preset", help="smoke, small or full.")] = "smoke",
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that run cells.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Its folder; runs/studies/NAME-PRESET if not given.")
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """List, run or show experiments: claims first, paired seeds, equal budgets, a verdict.
+
+    Cells that are done are kept: run it again to go on.
+
+    Example: [bold]evolora study run replicator-friedman --preset small --workers 2[/bold]
+    """
+    if action not in _ACTIONS:
+        raise ConfigError(f"{action!r} is nothing to do", where="study", mend=f"choose {', '.join(_ACTIONS)}")
+    if action == "list":
+        _list(json=json)
+        return
+    if name is None:
+        raise ConfigError("no study is named", where=f"study {action}", mend="see `evolora study list`")
+    with clean_stdout():
+        from evolora.studies import load_study, read_record, run_study
+
+        study = load_study(name)
+        folder = out or Path("runs/studies") / f"{name}-{preset}"
+        if action == "run":
+            progress = make_progress(quiet=quiet)
+            record = run_study(study, preset, folder, workers=workers, progress=progress)
+        else:
+            record = read_record(folder)
+    emit(summary(record, folder)) if json else tell(record, folder)
+
+
+def summary(record: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """What ``--json`` prints: the study, each claim with what came of it, the record."""
+    names = ("claim", "holds", "effect", "ci", "p", "n", "words")
+    claims = [{name: finding[name] for name in names} for finding in record["findings"]]
+    return {
+        "study": record["study"],
+        "preset": record["preset"],
+        "claims": claims,
+        "record": str(folder / "record.json"),
+    }
+
+
+def tell(record: Mapping[str, Any], folder: Path) -> None:
+    """Prints the verdict: each claim as it was stated, and what came of it."""
+    say = console().print
+    claims = {claim["name"]: claim for claim in record["plan"]["claims"]}
+    say(f"\n{record['study']}, {record['preset']}: {len(record['plan']['seeds'])} paired seeds", style="bold")
+    for finding in record["findings"]:
+        claim = claims[finding["claim"]]
+        say(f"\n{'holds' if finding['holds'] else 'does not hold'}: {claim['says']}", style="bold")
+        low, high = ("-" if end is None else f"{end:.3g}" for end in finding["ci"])
+        effect, p = ("-" if finding[key] is None else f"{finding[key]:.3g}" for key in ("effect", "p"))
+        say(f"  effect {effect} [{low}, {high}], p {p}, n {finding['n']}")
+        say(f"  {finding['words']}")
+        if claim["source"]:
+            say(f"  the source: {claim['source']}")
+    say(f"\nplan   {record['plan']['digest']}, laid down before the first cell")
+    say(f"record {folder / 'record.json'}\n")
+
+
+def _list(*, json: bool) -> None:
+    with clean_stdout():
+        from evolora.studies import studies
+
+        rows: list[dict[str, Any]] = [
+            {
+                "name": name,
+                "summary": study.summary,
+                "source": study.source,
+                "presets": {key: len(preset.seeds) for key, preset in study.presets.items()},
+                "claims": [claim.says for claim in study.claims],
+            }
+            for name, study in studies().items()
+        ]
+    if json:
+        emit({"studies": rows})
+        return
+    cells = [
+        (row["name"], row["summary"], ", ".join(f"{k} {n}" for k, n in row["presets"].items()), row["source"])
+        for row in rows
+    ]
+    table("Studies: evolora study run NAME", ("name", "what", "paired seeds", "source"), cells)

@@ -1,0 +1,28 @@
+"""All studies by name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from evolora.search.options import unknown
+from evolora.studies.study import Study
+
+_HOMES = {"replicator-friedman": ("evolora.studies.replicator_friedman", "ReplicatorFriedman")}
+
+
+def studies() -> dict[str, Study]:
+    """Name to study."""
+    return {name: load_study(name) for name in _HOMES}
+
+
+def load_study(name: str) -> Study:
+    """A study by its name.
+
+    Raises:
+        ConfigError: there is no such study; the nearest name is suggested.
+    """
+    if name not in _HOMES:
+        raise unknown("study", name, _HOMES)
+    home, attribute = _HOMES[name]
+    study: Study = getattr(import_module(home), attribute)()
+    return study

@@ -1,0 +1,34 @@
+from evolora.studies import studies
+
+
+def test_the_list_comes_from_the_registry(run, only_object):
+    found = only_object(run("study", "list", "--json").stdout)["studies"]
+    assert {row["name"] for row in found} == set(studies())
+    assert all(row["claims"] and row["source"] for row in found)
+    text = run("study", "list").stdout
+    assert all(name in text for name in studies())
+
+
+def test_a_study_is_run_and_shown_again(run, only_object, tmp_path):
+    arguments = ("replicator-friedman", "--preset", "smoke", "--out", tmp_path / "study")
+    ran = only_object(run("study", "run", *arguments, "--json", "--quiet").stdout)
+    assert (ran["study"], ran["preset"]) == ("replicator-friedman", "smoke")
+    assert {"claim", "holds", "effect", "ci", "p", "n"} <= ran["claims"][0].keys()
+    assert only_object(run("study", "show", *arguments, "--json").stdout) == ran
+    text = run("study", "show", *arguments).stdout
+    assert "holds: the tuned population" in text
+    assert "test MSE" in text
+    assert "the source: 0 wins of 8" in text
+
+
+def test_what_is_wrong_is_said_in_one_line(run, tmp_path):
+    for arguments, words in (
+        (("study", "walk"), "choose list, run, show"),
+        (("study", "run"), "no study is named"),
+        (("study", "run", "replicator-fridman"), "did you mean 'replicator-friedman'?"),
+        (("study", "run", "replicator-friedman", "--preset", "huge"), "choose smoke, small, full"),
+        (("study", "show", "replicator-friedman", "--out", tmp_path), "holds no finished study"),
+    ):
+        result = run(*arguments)
+        assert result.exit_code == 2, arguments
+        assert words in " ".join(result.stderr.split())
