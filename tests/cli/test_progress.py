@@ -25,6 +25,8 @@ def test_a_line_has_rewards_rate_and_budget():
     line = describe(10, {"reward_mean": 0.5, "reward_best": 0.75}, 2e12, 8e12, "flops", elapsed=20.0)
     assert line == "reward 0.500, best 0.750, 2.0 s/step, 2e+12 of 8e+12 flops"
     assert describe(10, {}, 10, 1234, "steps", elapsed=5.0) == "2.00 steps/s, 10 of 1,234 steps"
+    assert describe(3, {}, 3, 9, "cells", elapsed=12.0) == "4.0 s/cell, 3 of 9 cells"
+    assert describe(1, {"loss": 0.25}, 1, 2, "steps", elapsed=2.0) == "loss 0.250, 2.0 s/step, 1 of 2 steps"
 
 
 def test_lines_are_few_but_the_last_step_is_always_told(capsys):

@@ -41,7 +41,7 @@ class LiveBar(Progress):
         self.finish()
         self._budget, self._total, self._began = budget, total, time.monotonic()
         self._bar = Bar(
-            TextColumn("step {task.fields[step]}"),
+            TextColumn(f"{_noun(budget)} {{task.fields[step]}}"),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[line]}"),
             TextColumn("left"),
@@ -90,7 +90,7 @@ class Lines(Progress):
         """Prints the step's line if the last one is some seconds old."""
         now = time.monotonic()
         spent = metrics.get("spent", float(step))
-        self._pending = f"step {step}: " + describe(
+        self._pending = f"{_noun(self._budget)} {step}: " + describe(
             step, metrics, spent, self._total, self._budget, now - self._began
         )
         if now - self._last >= _SECONDS_BETWEEN_LINES:
@@ -126,9 +126,15 @@ def describe(
         if name in metrics:
             parts.append(f"{label} {metrics[name]:.3f}")
     if elapsed > 0 and step > 0:
-        parts.append(f"{step / elapsed:.2f} steps/s" if step >= elapsed else f"{elapsed / step:.1f} s/step")
+        noun, fast = _noun(budget), step >= elapsed
+        parts.append(f"{step / elapsed:.2f} {noun}s/s" if fast else f"{elapsed / step:.1f} s/{noun}")
     parts.append(f"{_short(spent)} of {_short(total)} {budget}" if total > 0 else f"{_short(spent)} {budget}")
     return ", ".join(parts)
+
+
+def _noun(budget: str) -> str:
+    """What is counted: the cells of a study, else steps."""
+    return "cell" if budget == "cells" else "step"
 
 
 def _short(number: float) -> str:
