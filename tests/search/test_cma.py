@@ -93,7 +93,7 @@ def ellipsoid(points, axes):
 @pytest.mark.parametrize("with_start", [False, True])
 def test_the_trajectory_is_that_of_a_plain_loop_over_the_package_bit_for_bit(with_start):
     start = lora() if with_start else None
-    method = CMA(directions=3, sigma=0.05, sigma_values=0.2)
+    method = CMA(directions=3, **({"sigma_values": 0.2} if with_start else {"sigma": 0.05}))
     state = method.init(TEMPLATE, 5, start)
     if with_start:
         coordinates, sigma = singular_values(TEMPLATE, start, 3), 0.2
@@ -172,6 +172,12 @@ def mixed(method, state, steps):
             rewards[:] = float("nan")
         state, _ = tell(method, state, rewards)
     return state
+
+
+@pytest.mark.parametrize(("option", "with_start"), [("sigma", True), ("sigma_values", False)])
+def test_a_size_that_would_not_be_looked_at_is_refused(option, with_start):
+    with pytest.raises(ConfigError, match=f"{option} has no say with"):
+        CMA(**{option: 0.3}).init(TEMPLATE, 0, lora() if with_start else None)
 
 
 @pytest.mark.parametrize("start", [None, lora(names=NAMES[:1])], ids=["random", "start"])
