@@ -84,7 +84,7 @@ class CMA(Method):
         """
         check_start(origin.template, origin.start)
         idle, used = ("sigma_values", "sigma") if origin.start is None else ("sigma", "sigma_values")
-        if idle in self.model_fields_set:
+        if idle in self.model_fields_set and used not in self.model_fields_set:
             what = "without a start" if origin.start is None else "with a start"
             raise ConfigError(f"{idle} has no say {what}", where=self.name, mend=f"set {used}")
         if origin.start is None:
