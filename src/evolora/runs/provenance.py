@@ -25,7 +25,7 @@ def collect() -> dict[str, Any]:
     """
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "argv": list(sys.argv),
+        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": {name: _version(name) for name in PACKAGES},

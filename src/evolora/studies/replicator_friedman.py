@@ -63,7 +63,7 @@ class ReplicatorFriedman(Study):
     def arms(self, settings: Settings) -> Mapping[str, Arm]:
         """Six settings each."""
         adam = tuple({"lr": lr, "weight_decay": decay} for lr in (0.01, 0.03, 0.1) for decay in (0.0, 0.01))
-        plain = tuple({"kappa": k, "diffusion": d} for k in (1.0, 3.0, 10.0) for d in (2e-3, 6e-3))
+        plain = tuple({"kappa": k, "diffusion": d} for k in (3.0, 10.0, 30.0) for d in (6e-4, 2e-3))
         shift = tuple({"kappa": k, "diffusion": d} for k in (4.0, 16.0) for d in (3e-3, 1e-2, 3e-2))
         return {
             "adam": Arm({"method": "adam"}, adam),
