@@ -152,9 +152,9 @@ def main() -> None:
                     continue
                 common = common or setting(base, task, spec, seed)
                 found = cell(common, task, arm, seed)
-                options = ARMS[arm][1].get(task, {})
-                record["cells"].append({"task": task, "arm": arm, "seed": seed, "options": options} | found)
+                made = {"task": task, "arm": arm, "seed": seed, "options": ARMS[arm][1].get(task, {})}
                 record["provenance"] = made_with()
+                record["cells"].append(made | found | {"git": record["provenance"]["git"]})
                 write_atomically(OUT, json.dumps(record, indent=1) + "\n")
                 print(task, arm, seed, found["steps"], found["start"], found["adapted"], flush=True)
 

@@ -56,7 +56,8 @@ SETTINGS = """\
 
 `benchmarks/settings.py`, `results/settings.json`: each setting once, seed 0, {flops} forward FLOPs, scored by
 the share of right answers to prompts that no table above reports. Differences below 0.1 mean nothing: it
-is how we chose, not what we found."""
+is how we chose, not what we found. The replicator's options were spelt out in the record afterwards, when
+its defaults changed, and the shares rounded to six digits; the numbers are as measured."""
 METHODS = """\
 ## Every method, one budget
 
@@ -64,7 +65,10 @@ METHODS = """\
 spent; backward passes are extra and stand beside. **strings** starts every method at one half-trained LoRA
 (as *upper* above), **sentiment** (SST-2 sentences) at the base. Gains are over the start, on 200 test
 prompts; the range is over seeds. The settings were carried over from a few trials of EGGROLL, not tuned for
-each method: read it as what comes out of the box. `adamw` has seen the answers, the others have not."""
+each method: read it as what comes out of the box. `adamw` has seen the answers, the others have not. The
+cells were made by several processes and merged; the provenance is the last one's. Those without a `git` of
+their own come from commits of 2026-12-01. The replicator's default was changed while the table was being
+filled, and its cell made again ([log](log.md))."""
 
 
 def page(

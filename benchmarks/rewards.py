@@ -5,7 +5,8 @@
 
 Claim, for each kind: with nothing set but what ARMS names, 1e13 forward FLOPs raise what the reward measures,
 on held-out prompts, with each of three seeds (95 % interval over prompts above zero). What would falsify it:
-a seed whose interval reaches zero. These seeds and prompts had no part in choosing settings (settings.py).
+a seed whose interval reaches zero. These seeds and prompts had no part in choosing settings (settings.py);
+that the base is right about half the time on "numeric" was seen on prompts of all splits, to choose the task.
 
     exact      things, the demonstration's questions: the whole answer and its end are right, teacher-forced
     logprob    the same questions: the mean log-likelihood of an answer token, in nats
@@ -161,8 +162,9 @@ def main() -> None:
                 continue
             arm, found = ARMS[name], cell(base, ARMS[name], seed)
             settings = {"task": arm.task, "layers": arm.layers, "options": arm.options}
-            record["cells"].append({"reward": name, "seed": seed, **settings, **found})
             record["provenance"] = made_with()
+            commit = record["provenance"]["git"]
+            record["cells"].append({"reward": name, "seed": seed, **settings, **found, "git": commit})
             write_atomically(OUT, json.dumps(record, indent=1) + "\n")
             print(name, seed, found["steps"], found["start"], found["adapted"], found["exact"], flush=True)
 

@@ -109,8 +109,9 @@ def main() -> None:
                 key = {"task": name, "method": method, "options": options}
                 if any(key.items() <= row.items() for row in record["rows"]):
                     continue
-                record["rows"].append(key | {"start": before} | score(given, method, options))
                 record["provenance"] = made_with()
+                found = {"start": before} | score(given, method, options)
+                record["rows"].append(key | found | {"git": record["provenance"]["git"]})
                 write_atomically(OUT, json.dumps(record, indent=1) + "\n")
                 print(record["rows"][-1], flush=True)
 

@@ -54,11 +54,13 @@ def test_it_says_which_state_was_kept(capsys):
     looks = [[0, 0.5], [2, 0.75], [4, 0.625]]
     tell({**RESULT, "reward": "exact", "validation": {"kept": 2, "looks": looks}}, CONFIG)
     assert (
-        "kept: step 2, the best on the validation prompts (75.0 %; 62.5 % at the end)"
+        "Kept is the state of step 2, the best on the validation prompts (75.0 %; 62.5 % at the end)"
         in capsys.readouterr().out
     )
     tell({**RESULT, "reward": "exact", "validation": {"kept": 0, "looks": looks[:1] + looks[2:]}}, CONFIG)
-    assert "kept: the start; no step was better on the validation prompts" in capsys.readouterr().out
+    assert (
+        "The start was kept: no later state was better on the validation prompts" in capsys.readouterr().out
+    )
 
 
 def test_it_says_what_was_learned_from(capsys):

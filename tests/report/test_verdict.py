@@ -113,7 +113,7 @@ def test_it_says_which_state_was_kept_and_draws_the_looks(make_run):
     looks = [[0, 0.5], [2, 0.75], [4, 0.625]]
     data = read_run(make_run(result={**RESULT, "validation": {"kept": 2, "looks": looks}}))
     assert (
-        "Kept is the state of step 2, the best on the validation prompts (75.0 %)."
+        "Kept is the state of step 2, the best on the validation prompts (75.0 %; 62.5 % at the end)."
         in give_verdict(data).remarks
     )
     drawn = validation_figure(*looks_of(data)).views["steps"]["data"]

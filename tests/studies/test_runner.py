@@ -90,6 +90,14 @@ def test_processes_come_to_the_same_record(tmp_path):
     assert alone == together
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_cell_that_fails_in_any_way_stops_no_other(tmp_path, monkeypatch, workers):
+    monkeypatch.setenv("TOY_FAILS", "fixed 10")
+    with pytest.raises(RunError, match=r"1 of 12 cells failed, .*seed 10: LookupError: out of luck"):
+        run_study(Toy(), "smoke", tmp_path / "toy", workers=workers)
+    assert len(list((tmp_path / "toy" / "cells").glob("*.json"))) == 6 + 11
+
+
 def test_another_revision_takes_no_old_cells(tmp_path, log):
     run_study(Toy(), "few", tmp_path / "toy")
     done = len(log())

@@ -27,7 +27,7 @@ class Toy(Study):
             with Path(log).open("a") as file:
                 file.write(f"{options['kind']} {options['guess']} {seed}\n")
         if os.environ.get("TOY_FAILS") == f"{options['kind']} {seed}":
-            raise ValueError("out of luck")
+            raise LookupError("out of luck")
         target = settings["at"] + random.Random(seed).gauss(0, 0.1)
         distance = (options["guess"] - target) ** 2
         return {"validation": -distance, "distance": distance}

@@ -25,14 +25,15 @@ def tell(result: Mapping[str, Any], config: AdaptConfig) -> None:
     """
     from evolora.report.diagnostic_table import diagnostic_table
     from evolora.report.units import counts_right
+    from evolora.report.verdict import kept_words
 
     say, share = console().print, counts_right(result["reward"])
     base, adapted, difference = result["base"], result["adapted"], result["difference"]
     say(f"\n{result['task']} {what(result)}", style="bold")
     if result.get("stopped"):
         say(f"stopped by: {result['stopped']}")
-    if looks := result.get("validation"):
-        say(looked(looks, share))
+    if seen := result.get("validation"):
+        say(kept_words(seen["looks"], seen["kept"], share))
     gain, spread = points(difference["value"], share), interval(difference["ci"], share)
     say(f"  base     {percent(base['accuracy'], share):>8}  {interval(base['ci'], share)}")
     if begun := result.get("start"):
@@ -72,16 +73,6 @@ def what(result: Mapping[str, Any]) -> str:
     shown = issubclass(methods()[result["method"]], GradientMethod)
     source = "its answers, judged by {}" if shown else "{} rewards"
     return f"from {source.format(result['reward'])}, {count(result['steps'], 'step')} of {result['method']}"
-
-
-def looked(validation: Mapping[str, Any], share: bool = True) -> str:
-    """Which state was kept, and what the looks at the validation prompts saw."""
-    kept, looks = validation["kept"], validation["looks"]
-    seen = {step: percent(value, share) for step, value in looks}
-    last = f"{seen[looks[-1][0]]} at the end"
-    if kept == looks[0][0]:
-        return f"kept: the start; no step was better on the validation prompts ({seen[kept]}; {last})"
-    return f"kept: step {kept}, the best on the validation prompts ({seen[kept]}; {last})"
 
 
 def again(result: Mapping[str, Any], config: AdaptConfig) -> str:

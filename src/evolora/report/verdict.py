@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from evolora.report.comparison import is_share, looks_of, pair, part_of
 from evolora.report.run_data import RunData
@@ -86,10 +87,7 @@ def _kept(data: RunData, share: bool) -> tuple[str, ...]:
     looks, kept = looks_of(data)
     if not looks:
         return ()
-    value = (percent if share else number)(dict(looks)[kept])
-    if kept == looks[0][0]:
-        return (f"The start was kept: no later state was better on the validation prompts ({value}).",)
-    return (f"Kept is the state of step {kept}, the best on the validation prompts ({value}).",)
+    return (kept_words(looks, kept, share),)
 
 
 def _how(data: RunData) -> str:
@@ -117,6 +115,25 @@ def _unfinished(data: RunData) -> Verdict:
         "done": "This run is done but left no test result.",
     }.get(kind, f"This run has no test result (status: {status}).")
     return Verdict(headline, sentence, (_progress(data),), "open")
+
+
+def kept_words(looks: Sequence[Sequence[Any]], kept: int, share: bool) -> str:
+    """Which state a guarded search kept, and what it was worth on the validation prompts.
+
+    Args:
+        looks: step and mean validation reward of each.
+        kept: the step that was kept.
+        share: the rewards are shares of right answers.
+    """
+    say = percent if share else number
+    value, last = (
+        say(found) if is_number(found) else "not judged"
+        for found in (next(value for step, value in looks if step == kept), looks[-1][1])
+    )
+    values = f"{value}; {last} at the end"
+    if kept == looks[0][0]:
+        return f"The start was kept: no later state was better on the validation prompts ({values})."
+    return f"Kept is the state of step {kept}, the best on the validation prompts ({values})."
 
 
 def _status_remarks(data: RunData) -> tuple[str, ...]:

@@ -1,14 +1,13 @@
 """Statistics that verdicts stand on: thin over scipy, careful with degenerate data."""
 
-from evolora.stats.association import Correlation, qap, spearman
-from evolora.stats.intervals import Interval, mean_interval
+from evolora.stats.association import qap, spearman
+from evolora.stats.intervals import Estimate, Interval, mean_interval
 from evolora.stats.multiple import holm
-from evolora.stats.paired import PairedDifference, detectable_difference, fewest_pairs, paired_difference
+from evolora.stats.paired import detectable_difference, fewest_pairs, paired_difference
 
 __all__ = [
-    "Correlation",
+    "Estimate",
     "Interval",
-    "PairedDifference",
     "detectable_difference",
     "fewest_pairs",
     "holm",

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import permutations
 from math import factorial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evolora.errors import ProtocolError
 from evolora.stats import intervals
-from evolora.stats.intervals import UNKNOWN, Interval, vector
+from evolora.stats.intervals import UNKNOWN, Estimate, vector
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,15 +25,7 @@ if TYPE_CHECKING:
     from evolora.stats.intervals import Values
 
 
-class Correlation(NamedTuple):
-    """Spearman's rho, -1 to 1 (nan where one side is constant), its interval, and the two-sided p of none."""
-
-    value: float
-    ci: Interval
-    p: float
-
-
-def spearman(x: Values, y: Values, level: float = 0.95, seed: int = 0) -> Correlation:
+def spearman(x: Values, y: Values, level: float = 0.95, seed: int = 0) -> Estimate:
     """Rank correlation of independent things.
 
     The p-value permutes one side (exact up to 7 of them, else 9999 permutations); the interval is the
@@ -59,7 +51,7 @@ def spearman(x: Values, y: Values, level: float = 0.95, seed: int = 0) -> Correl
     return _found(shuffled, again, level)
 
 
-def qap(x: NDArray[np.floating], y: NDArray[np.floating], level: float = 0.95, seed: int = 0) -> Correlation:
+def qap(x: NDArray[np.floating], y: NDArray[np.floating], level: float = 0.95, seed: int = 0) -> Estimate:
     """Rank correlation of two symmetric measures over all pairs of n parents.
 
     Args:
@@ -125,17 +117,17 @@ def _rho(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(few, np.nan, (a * b).sum(1) / np.where(few, 1, length))
 
 
-def _found(shuffled: NDArray[np.float64], again: NDArray[np.float64], level: float) -> Correlation:
+def _found(shuffled: NDArray[np.float64], again: NDArray[np.float64], level: float) -> Estimate:
     """The first of the shuffled is the value itself; p is how often another is as far from zero."""
     value = float(shuffled[0])
     if np.isnan(value):
-        return Correlation(value, UNKNOWN, 1.0)
+        return Estimate(value, UNKNOWN, 1.0)
     p = (np.abs(shuffled[~np.isnan(shuffled)]) >= abs(value) - 1e-12).mean()
     known, ends = again[~np.isnan(again)], [(1 - level) / 2, (1 + level) / 2]
     if len(known) < len(again) / 2:
-        return Correlation(value, UNKNOWN, float(p))
+        return Estimate(value, UNKNOWN, float(p))
     low, high = np.quantile(known, ends)
-    return Correlation(value, (float(low), float(high)), float(p))
+    return Estimate(value, (float(low), float(high)), float(p))
 
 
 def _symmetric(measure: NDArray[np.float64]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,14 @@ Interval = tuple[float, float]
 RESAMPLES = 9999
 BLOCK = 1_000_000  # numbers resampled at once: bounds the memory
 UNKNOWN: Interval = (float("nan"), float("nan"))
+
+
+class Estimate(NamedTuple):
+    """A value, its confidence interval, and the two-sided p of its being zero."""
+
+    value: float
+    ci: Interval
+    p: float
 
 
 def mean_interval(values: Values, level: float = 0.95, seed: int = 0) -> Interval:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from math import ceil, inf, log2, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evolora.errors import ProtocolError
 from evolora.stats import intervals
-from evolora.stats.intervals import UNKNOWN, Interval, binomial, bootstrap_interval, vector
+from evolora.stats.intervals import UNKNOWN, Estimate, Interval, binomial, bootstrap_interval, vector
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,15 +17,7 @@ if TYPE_CHECKING:
     from evolora.stats.intervals import Values
 
 
-class PairedDifference(NamedTuple):
-    """The mean of ``a - b`` over pairs, its interval, and the two-sided p of no difference."""
-
-    value: float
-    ci: Interval
-    p: float
-
-
-def paired_difference(a: Values, b: Values, level: float = 0.95, seed: int = 0) -> PairedDifference:
+def paired_difference(a: Values, b: Values, level: float = 0.95, seed: int = 0) -> Estimate:
     """How much better ``a`` is than ``b`` on the same prompts or seeds.
 
     The interval is the BCa bootstrap of the differences. The p-value is the sign-flip test (Fisher 1935):
@@ -49,13 +41,13 @@ def paired_difference(a: Values, b: Values, level: float = 0.95, seed: int = 0) 
     if x.shape != y.shape:
         raise ProtocolError(f"{x.size} and {y.size} values cannot be paired")
     if not x.size:
-        return PairedDifference(float("nan"), UNKNOWN, 1.0)
+        return Estimate(float("nan"), UNKNOWN, 1.0)
     d = x - y
     if np.all(d == d[0]) and np.isin(x, (0, 1)).all() and np.isin(y, (0, 1)).all():
         ci = _constant(float(d[0]), d.size, level)
     else:
         ci = bootstrap_interval(d, level, seed)
-    return PairedDifference(float(d.mean()), ci, _sign_flip(d, seed))
+    return Estimate(float(d.mean()), ci, _sign_flip(d, seed))
 
 
 def fewest_pairs(level: float = 0.05) -> int:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import multiprocessing
 import time
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from evolora.errors import EvoloraError, RunError
+from evolora.errors import RunError
 from evolora.progress import Progress
 from evolora.runs import Interrupt
 from evolora.runs.atomic import write_atomically
@@ -26,6 +26,8 @@ from evolora.runs.provenance import collect
 from evolora.studies.cells import Cell, CellStore, choose, reported_cells, tuning_cells
 from evolora.studies.plan import Plan, make_plan
 from evolora.studies.study import Cells, Settings, Study
+
+Outcome = tuple[Cell, Any, float]  # a cell, its result or an exception, seconds
 
 
 def run_study(
@@ -116,8 +118,13 @@ def _run(
     failed: list[str] = []
     progress.start(len(missing), "cells")
     with Interrupt() as interrupt:
-        ran = _in_processes if workers > 1 else _one_by_one
-        for done, (cell, outcome, seconds) in enumerate(ran(study, plan, missing.values(), workers), 1):
+        todo = list(missing.values())
+        outcomes = (
+            _in_processes(study, plan.settings, todo, workers)
+            if workers > 1
+            else (_work(study, plan.settings, cell) for cell in todo)
+        )
+        for done, (cell, outcome, seconds) in enumerate(outcomes, 1):
             if isinstance(outcome, BaseException):
                 failed.append(f"{cell.arm}, seed {cell.seed}: {type(outcome).__name__}: {outcome}")
             else:
@@ -134,34 +141,26 @@ def _run(
     return store.load(cells)
 
 
-def _one_by_one(study: Study, plan: Plan, cells: Any, workers: int) -> Any:
-    for cell in cells:
-        yield cell, *_work(study, cell, plan.settings)
-
-
-def _in_processes(study: Study, plan: Plan, cells: Any, workers: int) -> Any:
+def _in_processes(study: Study, settings: Settings, cells: Sequence[Cell], workers: int) -> Iterator[Outcome]:
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        waiting: dict[Future[Any], Cell] = {
-            pool.submit(_work, study, cell, plan.settings): cell for cell in cells
-        }
+        futures = {pool.submit(_work, study, settings, cell): cell for cell in cells}
         try:
-            while waiting:
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    cell, error = waiting.pop(future), future.exception()
-                    yield (cell, error, 0.0) if error is not None else (cell, *future.result())
+            for future in as_completed(futures):
+                error = future.exception()  # of the process itself: a cell's own comes as its outcome
+                yield future.result() if error is None else (futures[future], error, 0.0)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _work(study: Study, cell: Cell, settings: Settings) -> tuple[Any, float]:
-    """A cell's result, or why it failed, and the seconds that it took."""
+def _work(study: Study, settings: Settings, cell: Cell) -> Outcome:
+    """A cell, its result or why it failed, and the seconds that it took."""
     began = time.perf_counter()
     try:
         outcome: Any = study.cell(cell.options, cell.seed, settings)
-    except (EvoloraError, ArithmeticError, ValueError, RuntimeError) as error:
+    except Exception as error:  # whatever it is, the other cells go on, and it is told at the end
         outcome = error
-    return outcome, time.perf_counter() - began
+    return cell, outcome, time.perf_counter() - began
 
 
 def _record(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from evolora.stats import Interval, PairedDifference, paired_difference
+from evolora.stats import Estimate, Interval, paired_difference
 
 Settings = Mapping[str, Any]
 
@@ -106,7 +106,7 @@ class Cells:
         found = (self.results[arm][seed][key] for seed in self.seeds)
         return [float("nan") if value is None else float(value) for value in found]
 
-    def difference(self, arm: str, other: str, key: str) -> PairedDifference:
+    def difference(self, arm: str, other: str, key: str) -> Estimate:
         """How much larger a number is in one arm than in the other, paired by seed."""
         return paired_difference(self.values(arm, key), self.values(other, key))
 
