@@ -2,13 +2,14 @@
 
 from evolora.studies.registry import load_study, studies
 from evolora.studies.runner import read_record, run_study
-from evolora.studies.study import Arm, Cells, Claim, Finding, Preset, Study
+from evolora.studies.study import Arm, Cells, Claim, Finding, Measure, Preset, Study
 
 __all__ = [
     "Arm",
     "Cells",
     "Claim",
     "Finding",
+    "Measure",
     "Preset",
     "Study",
     "load_study",

@@ -23,7 +23,7 @@ class Cell:
         arm: its name.
         options: of the arm, with the settings tried or chosen.
         seed: of the run.
-        key: the hash of study, revision, options, seed and settings.
+        key: the hash of study, revision, options, seed, settings and data.
     """
 
     arm: str
@@ -35,7 +35,7 @@ class Cell:
 def cell_of(plan: Plan, arm: str, extra: Settings, seed: int) -> Cell:
     """The cell of an arm with some settings of its grid."""
     options = {**plan.arms[arm].options, **extra}
-    made_of = [plan.study, plan.revision, options, seed, dict(plan.settings)]
+    made_of = [plan.study, plan.revision, options, seed, dict(plan.settings), dict(plan.inputs)]
     return Cell(arm, options, seed, digest(made_of))
 
 

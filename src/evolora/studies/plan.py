@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from evolora.errors import ConfigError, ProtocolError
@@ -26,6 +27,7 @@ class Plan:
         seeds: reported.
         tuning: chosen on.
         settings: every cell is told.
+        inputs: name of each data file that was given to its SHA-256.
     """
 
     study: str
@@ -36,6 +38,7 @@ class Plan:
     seeds: tuple[int, ...]
     tuning: tuple[int, ...]
     settings: Settings
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         """The plan as plain data, its ``digest`` among it."""
@@ -51,11 +54,16 @@ class Plan:
         return (f"{len(self.seeds)} paired seeds can never reach p = 0.05: that takes {least}",)
 
 
-def make_plan(study: Study, preset: str) -> Plan:
+def make_plan(study: Study, preset: str, data: Mapping[str, Path] | None = None) -> Plan:
     """Lays down what a preset of a study will run.
 
+    Args:
+        study: what is run.
+        preset: how large.
+        data: name to path of the user's files.
+
     Raises:
-        ConfigError: there is no such preset.
+        ConfigError: there is no such preset, or a file that the study does not take or that is not there.
         ProtocolError: the study chooses and reports on the same seeds, or tunes its arms unequally.
     """
     if preset not in study.presets:
@@ -72,8 +80,29 @@ def make_plan(study: Study, preset: str) -> Plan:
         raise ProtocolError("arms are to be tuned, but there is no seed to tune on", where=study.name)
     claims = tuple(asdict(claim) for claim in study.claims)
     return Plan(
-        study.name, study.revision, preset, claims, arms, sizes.seeds, sizes.tuning, dict(sizes.settings)
+        study.name,
+        study.revision,
+        preset,
+        claims,
+        arms,
+        sizes.seeds,
+        sizes.tuning,
+        dict(sizes.settings),
+        {name: _hash_of(study, name, Path(path)) for name, path in (data or {}).items()},
     )
+
+
+def _hash_of(study: Study, name: str, path: Path) -> str:
+    if name not in study.data:
+        taken = ", ".join(study.data) or "none"
+        raise ConfigError(f"takes no data named {name!r}", where=study.name, mend=f"it takes {taken}")
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(
+            f"cannot be read ({reason})", where=path, mend=f"it is {study.data[name]}"
+        ) from None
 
 
 def digest(value: Any) -> str:

@@ -7,7 +7,11 @@ from importlib import import_module
 from evolora.search.options import unknown
 from evolora.studies.study import Study
 
-_HOMES = {"replicator-friedman": ("evolora.studies.replicator_friedman", "ReplicatorFriedman")}
+_HOMES = {
+    "replicator-mechanism": ("replicator.mechanism", "ReplicatorMechanism"),
+    "replicator-friedman": ("replicator.friedman", "ReplicatorFriedman"),
+    "es-matrix": ("es.matrix", "EsMatrix"),
+}
 
 
 def studies() -> dict[str, Study]:
@@ -24,5 +28,5 @@ def load_study(name: str) -> Study:
     if name not in _HOMES:
         raise unknown("study", name, _HOMES)
     home, attribute = _HOMES[name]
-    study: Study = getattr(import_module(home), attribute)()
+    study: Study = getattr(import_module(f"evolora.studies.{home}"), attribute)()
     return study

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +24,7 @@ from evolora.runs.lock import Lock
 from evolora.runs.plain import plain
 from evolora.runs.provenance import collect
 from evolora.studies.cells import Cell, CellStore, choose, reported_cells, tuning_cells
+from evolora.studies.judgement import corrected
 from evolora.studies.plan import Plan, make_plan
 from evolora.studies.study import Cells, Settings, Study
 
@@ -31,7 +32,13 @@ Outcome = tuple[Cell, Any, float]  # a cell, its result or an exception, seconds
 
 
 def run_study(
-    study: Study, preset: str, folder: str | Path, *, workers: int = 1, progress: Progress | None = None
+    study: Study,
+    preset: str,
+    folder: str | Path,
+    *,
+    data: Mapping[str, Path] | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Runs what is not done yet, and judges.
 
@@ -39,6 +46,7 @@ def run_study(
         study: what is run.
         preset: how large.
         folder: of this study and preset; may hold some of the cells already.
+        data: name to path of the files that the study is to read (``Study.data``).
         workers: processes; 1 stays in this one.
         progress: told of every cell.
 
@@ -46,11 +54,12 @@ def run_study(
         What ``record.json`` holds: ``plan``, ``chosen``, ``cells``, ``findings``, ``provenance``.
 
     Raises:
-        ConfigError: there is no such preset.
+        ConfigError: there is no such preset or data.
         RunError: the folder holds another plan, another process writes there, or cells failed.
         KeyboardInterrupt: interrupted; cells that were done are kept.
     """
-    plan, path, progress = make_plan(study, preset), Path(folder), progress or Progress()
+    plan, path, progress = make_plan(study, preset, data), Path(folder), progress or Progress()
+    settings = {**plan.settings, "data": {name: str(file) for name, file in (data or {}).items()}}
     path.mkdir(parents=True, exist_ok=True)
     lock = Lock(path / "study.lock")
     try:
@@ -58,9 +67,9 @@ def run_study(
         for warning in plan.warnings:
             progress.note(warning)
         store = CellStore(path / "cells")
-        chosen = choose(plan, _run(study, plan, tuning_cells(plan), store, workers, progress))
+        chosen = choose(plan, _run(study, settings, tuning_cells(plan), store, workers, progress))
         cells = reported_cells(plan, chosen)
-        results = _run(study, plan, cells, store, workers, progress)
+        results = _run(study, settings, cells, store, workers, progress)
         record = _record(study, plan, chosen, cells, results)
         write_atomically(path / "record.json", json.dumps(record, indent=1) + "\n")
         return record
@@ -109,7 +118,12 @@ def _state(plan: Plan, path: Path) -> None:
 
 
 def _run(
-    study: Study, plan: Plan, cells: Sequence[Cell], store: CellStore, workers: int, progress: Progress
+    study: Study,
+    settings: Settings,
+    cells: Sequence[Cell],
+    store: CellStore,
+    workers: int,
+    progress: Progress,
 ) -> dict[str, Any]:
     """Key to result of all cells; runs those that are missing."""
     missing = {cell.key: cell for cell in cells}
@@ -120,9 +134,9 @@ def _run(
     with Interrupt() as interrupt:
         todo = list(missing.values())
         outcomes = (
-            _in_processes(study, plan.settings, todo, workers)
+            _in_processes(study, settings, todo, workers)
             if workers > 1
-            else (_work(study, plan.settings, cell) for cell in todo)
+            else (_work(study, settings, cell) for cell in todo)
         )
         for done, (cell, outcome, seconds) in enumerate(outcomes, 1):
             if isinstance(outcome, BaseException):
@@ -135,7 +149,7 @@ def _run(
     if failed:
         raise RunError(
             f"{len(failed)} of {len(missing)} cells failed, the first: {failed[0]}",
-            where=plan.study,
+            where=study.name,
             mend="run it again once the cause is mended: the others are kept",
         )
     return store.load(cells)
@@ -169,13 +183,14 @@ def _record(
     by_arm: dict[str, dict[int, Any]] = {name: {} for name in plan.arms}
     for cell in cells:
         by_arm[cell.arm][cell.seed] = results[cell.key]
-    findings = study.judge(Cells(plan.seeds, by_arm, chosen))
+    findings = corrected(study.judge(Cells(plan.seeds, by_arm, chosen)))
     record: dict[str, Any] = {
         "study": plan.study,
         "preset": plan.preset,
         "plan": plan.record(),
         "chosen": {name: dict(setting) for name, setting in chosen.items()},
         "cells": [{"arm": cell.arm, "seed": cell.seed, **results[cell.key]} for cell in cells],
+        "measures": {key: asdict(measure) for key, measure in study.measures.items()},
         "findings": [asdict(finding) for finding in findings],
         "provenance": collect(),
     }

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, ClassVar
 
 from evolora.stats import Estimate, Interval, paired_difference
@@ -47,6 +48,8 @@ class Finding:
         p: of no effect, two-sided; nan where nothing was tested.
         n: pairs or values it rests on.
         words: one sentence for a person.
+        wins: how many of n pairs went the way that is claimed; None where nothing was paired.
+        p_holm: p corrected for all tests of the study (Holm); the runner sets it.
     """
 
     claim: str
@@ -56,6 +59,21 @@ class Finding:
     p: float
     n: int
     words: str
+    wins: int | None = None
+    p_holm: float = nan
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that every cell returns.
+
+    Attributes:
+        words: what it is, with its unit.
+        higher_is_better: None where neither is.
+    """
+
+    words: str
+    higher_is_better: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +139,8 @@ class Study(ABC):
         revision: raised whenever what a cell computes changes; older cells are then not taken.
         claims: stated before anything is run.
         presets: ``smoke`` (under two minutes), ``small`` (two cores), ``full``.
+        measures: key of a number in every cell to what it is: what the page draws and tables hold.
+        data: name of a file that a user may give (``--data NAME=PATH``) to what it holds.
     """
 
     name: ClassVar[str]
@@ -129,6 +149,8 @@ class Study(ABC):
     revision: ClassVar[int] = 1
     claims: ClassVar[tuple[Claim, ...]]
     presets: ClassVar[Mapping[str, Preset]]
+    measures: ClassVar[Mapping[str, Measure]] = {}
+    data: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def arms(self, settings: Settings) -> Mapping[str, Arm]:
@@ -141,10 +163,11 @@ class Study(ABC):
         Args:
             options: of the arm, those chosen for it among them.
             seed: every random choice follows from it.
-            settings: of the preset.
+            settings: of the preset; ``data`` among them, name to path of the files that were given.
 
         Returns:
-            What ``judge`` reads; ``validation`` (higher is better) where arms are tuned.
+            What ``judge`` reads; ``validation`` (higher is better) where arms are tuned. ``curves``, name to
+            pairs (forward FLOPs, value), and ``ledger`` are drawn where they are there.
         """
 
     @abstractmethod

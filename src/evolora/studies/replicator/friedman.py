@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from evolora.adapters import Adapter, Factors, ModuleSpec
 from evolora.search import Replicator
-from evolora.stats import detectable_difference
-from evolora.studies.study import Arm, Cells, Claim, Finding, Preset, Settings, Study
+from evolora.studies.judgement import compared
+from evolora.studies.study import Arm, Cells, Claim, Finding, Measure, Preset, Settings, Study
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,6 +61,11 @@ class ReplicatorFriedman(Study):
         "full": Preset(tuple(range(20, 40)), tuple(range(100, 108)), {"evaluations": 12000}),
     }
 
+    measures: ClassVar[Mapping[str, Measure]] = {
+        "test": Measure("mean squared error on the test rows", higher_is_better=False),
+        "start": Measure("the same before training", higher_is_better=False),
+    }
+
     def arms(self, settings: Settings) -> Mapping[str, Arm]:
         """Six settings each."""
         adam = tuple({"lr": lr, "weight_decay": decay} for lr in (0.01, 0.03, 0.1) for decay in (0.0, 0.01))
@@ -88,23 +93,14 @@ class ReplicatorFriedman(Study):
 
     def judge(self, cells: Cells) -> list[Finding]:
         """Paired over seeds; a positive effect is what each claim says."""
-        worse = _compared(cells, "the-population-loses", "replicator", "adam")
-        return [worse, _compared(cells, "averaging-helps", "replicator", "mean_shift")]
-
-
-def _compared(cells: Cells, claim: str, arm: str, other: str) -> Finding:
-    from statistics import fmean, stdev
-
-    ours, theirs = cells.values(arm, "test"), cells.values(other, "test")
-    value, ci, p = cells.difference(arm, other, "test")
-    wins = sum(a < b for a, b in zip(ours, theirs, strict=True))
-    least = detectable_difference(stdev(a - b for a, b in zip(ours, theirs, strict=True)), len(ours))
-    words = (
-        f"test MSE {fmean(ours):.2f} +- {stdev(ours):.2f} ({arm}) against {fmean(theirs):.2f} +- "
-        f"{stdev(theirs):.2f} ({other}); {arm} wins {wins} of {len(ours)}; the smallest difference that so "
-        f"many pairs would show: {least:.2f}"
-    )
-    return Finding(claim, ci[0] > 0 and p < 0.05, value, ci, p, len(ours), words)
+        pairs = {
+            "the-population-loses": ("adam", "replicator"),
+            "averaging-helps": ("mean_shift", "replicator"),
+        }
+        return [
+            compared(cells, claim, better, worse, "test", higher_is_better=False)
+            for claim, (better, worse) in pairs.items()
+        ]
 
 
 class _Data:

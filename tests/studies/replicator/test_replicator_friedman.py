@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from evolora.studies.replicator_friedman import (
+from evolora.studies.replicator.friedman import (
     HIDDEN,
     INPUTS,
     PARAMETERS,

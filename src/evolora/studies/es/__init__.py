@@ -1,0 +1,1 @@
+"""Evolution strategies on LoRA: the ladder, rung by rung, and what they forget and cost."""

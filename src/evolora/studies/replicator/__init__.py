@@ -1,0 +1,1 @@
+"""Replicator-mutation search: its mechanism, and whether a population ever wins."""
