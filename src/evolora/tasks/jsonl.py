@@ -28,7 +28,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             holds half of a surrogate pair.
     """
     rows = 0
-    for number, line in enumerate(_text(path).split("\n"), start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         where = f"{path}:{number}"
@@ -87,9 +87,14 @@ def split_in(row: dict[str, Any], where: str) -> Split | None:
     return ALIASES[name]
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a file, a byte order mark removed.
+
+    Raises:
+        TaskError: it is missing, a folder, unreadable, or not UTF-8.
+    """
     if path.is_dir():
-        raise TaskError("this is a folder", where=path, mend="give a JSONL file")
+        raise TaskError("this is a folder", where=path, mend="give a file")
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -101,9 +106,7 @@ def _text(path: Path) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise TaskError(
-            "not UTF-8 text", where=f"{path}:{line}", mend="save the file as UTF-8 JSON lines"
-        ) from None
+        raise TaskError("not UTF-8 text", where=f"{path}:{line}", mend="save the file as UTF-8") from None
 
 
 def _refuse_halves(row: dict[str, Any], where: str) -> None:

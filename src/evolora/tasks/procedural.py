@@ -1,4 +1,4 @@
-"""Procedural tasks: an operation on letters, words or digits, written ``op: args ->``, answered by rule.
+"""Procedural tasks: an operation on letters, words, digits or a text, answered by rule.
 
 Every operation numbers its prompts 0 .. space - 1 without repetition, so different numbers are different
 prompts: nothing is drawn twice, nothing is drawn until it fits, and no list of a large space is ever made.
@@ -21,13 +21,14 @@ class Subtask:
     """One operation.
 
     Attributes:
-        family: ``lists``, ``strings`` or ``arith``.
+        family: ``lists``, ``strings``, ``arith`` or ``retrieval``.
         name: the word before the colon.
         description: one line.
         sizes: the sizes it comes in (how many letters, words or digits the arguments have).
         size: the size by default.
         space: size to the number of different prompts.
         case: (size, number below the space) to (arguments, answer), both without outer spaces.
+        form: of the prompt.
     """
 
     family: str
@@ -37,12 +38,14 @@ class Subtask:
     size: int
     space: Callable[[int], int]
     case: Callable[[int, int], tuple[str, str]]
+    form: str = "{name}: {arguments} ->"
 
     def example(self, size: int, number: int) -> Example:
-        """The example of a number: ``op: args ->`` and, after a space, the answer."""
+        """The example of a number: the prompt (``op: args ->``) and, after a space, the answer."""
         arguments, answer = self.case(size, number)
         columns = {"subtask": self.name, "size": size}
-        return Example(f"{self.name}: {arguments} ->", f" {answer}", self.family, columns)
+        prompt = self.form.format(name=self.name, arguments=arguments)
+        return Example(prompt, f" {answer}", self.family, columns)
 
     def sized(self, size: int | None) -> Sized:
         """The operation at one size.
