@@ -33,7 +33,7 @@ def _figure(data: StudyData, place: int, measure: Measure) -> Figure | None:
         traces += _dots(arm, i, rows[arm], values[arm], data.seeds)
     layout = {
         "xaxis": {"title": {"text": plain_text(measure.title)}, "zeroline": False},
-        "yaxis": {**named_rows([_clipped(arm) for arm in data.arms]), "zeroline": False},
+        "yaxis": named_rows([_clipped(arm) for arm in data.arms]),
         "hovermode": "closest",
         "showlegend": False,
         "margin": {"l": 12, "r": 16, "t": 8, "b": 48},

@@ -39,7 +39,7 @@
   const draw = (key, width) => {
     const { data, layout } = ready(key);
     const size = width ? { width } : { autosize: true };
-    Plotly.react("plot-" + key, data, { ...layout, ...size }, { displayModeBar: false, responsive: true });
+    Plotly.newPlot("plot-" + key, data, { ...layout, ...size }, { displayModeBar: false, responsive: true });
   };
   const drawAll = (width) => Object.keys(figures).forEach((key) => draw(key, width));
 
