@@ -1,20 +1,23 @@
 import sys
 import types
-from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def page(monkeypatch):
-    module = types.ModuleType("evolora.report.page")
-    module.write_report = lambda run: Path(run) / "report.html"
-    monkeypatch.setitem(sys.modules, "evolora.report.page", module)
+def pages(monkeypatch):
+    module = types.ModuleType("evolora.report")
+    module.is_study = lambda folder: "studies" in folder.parts
+    module.write_report = lambda folder: folder / "report.html"
+    module.write_study_report = lambda folder: folder / "study.html"
+    monkeypatch.setitem(sys.modules, "evolora.report", module)
 
 
-def test_the_path_of_the_page_is_all_that_is_printed(run):
-    assert run("report", "runs/x").stdout == "runs/x/report.html\n"
-
-
-def test_json_names_the_page(run, only_object):
-    assert only_object(run("report", "runs/x", "--json").stdout) == {"report": "runs/x/report.html"}
+@pytest.mark.parametrize(
+    ("folder", "page"),
+    [("runs/x", "runs/x/report.html"), ("runs/studies/x", "runs/studies/x/study.html")],
+    ids=["run", "study"],
+)
+def test_the_path_of_the_page_is_all_that_is_printed(run, only_object, folder, page):
+    assert run("report", folder).stdout == f"{page}\n"
+    assert only_object(run("report", folder, "--json").stdout) == {"report": page}

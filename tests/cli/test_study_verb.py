@@ -14,8 +14,16 @@ def test_a_study_is_run_and_shown_again(run, only_object, tmp_path):
     ran = only_object(run("study", "run", *arguments, "--json", "--quiet").stdout)
     assert (ran["study"], ran["preset"]) == ("replicator-friedman", "smoke")
     assert {"claim", "holds", "effect", "ci", "p", "n"} <= ran["claims"][0].keys()
+    page = tmp_path / "study" / "report.html"
+    assert ran["report"] == str(page)
+    page.unlink()
     assert only_object(run("study", "show", *arguments, "--json").stdout) == ran
+    first = page.read_bytes()
+    page.unlink()
+    assert run("report", tmp_path / "study").stdout == f"{page}\n"
+    assert page.read_bytes() == first
     text = run("study", "show", *arguments).stdout
+    assert f"report {page}" in text
     assert "holds: the tuned population" in text
     assert "test MSE" in text
     assert "the source: 0 wins of 8" in text

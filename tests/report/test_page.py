@@ -1,13 +1,11 @@
 import copy
 import json
 import re
-import shutil
-import subprocess
-from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
 from fabricated_run import ADAPTER, CONFIG, RECORD, RESULT, entry
+from page_parts import browse, downloads, needs_chromium, parse
 
 from evolora.errors import RunError
 from evolora.report import write_report
@@ -15,41 +13,9 @@ from evolora.report.recipes import recipes
 from evolora.report.run_data import read_run
 from evolora.report.tables import fact_table, samples, step_table
 
-VOID = {"meta", "link", "input", "br", "img", "hr"}
-CHROMIUM = shutil.which("chromium")
-
-
-class Page(HTMLParser):
-    """The elements of a page with their texts; fails on tags that do not nest."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.elements, self.open = [], []
-        self.feed(html)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        element = {"tag": tag, "text": "", **dict(attributes)}
-        self.elements.append(element)
-        if tag not in VOID:
-            self.open.append(element)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop()["tag"] == tag
-
-    def handle_data(self, data):
-        for element in self.open:
-            element["text"] += data
-
-    def all(self, tag):
-        return [element for element in self.elements if element["tag"] == tag]
-
 
 def page_of(folder):
-    html = write_report(folder).read_text(encoding="utf-8")
-    assert html.startswith("<!DOCTYPE html>")
-    return Page(html)
+    return parse(write_report(folder))
 
 
 def test_the_page_asks_nothing_from_outside(make_run):
@@ -240,34 +206,30 @@ def test_nobody_is_told_to_serve_dora_with_vllm(make_run):
     assert [title for title, _ in found] == ["With transformers and PEFT"]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH")
-@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_a_browser_draws_the_figures_without_complaint(make_run, tmp_path, scheme):
-    page = write_report(make_run())
-    flags = [
-        *(
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-sync",
-        ),
-        *(
-            "--disable-background-networking",
-            "--disable-component-update",
-            f"--user-data-dir={tmp_path / 'u'}",
-        ),
-        *("--enable-logging=stderr", "--v=0", "--virtual-time-budget=4000", "--dump-dom"),
-        f"--blink-settings=preferredColorScheme={scheme}",
-    ]
-    done = subprocess.run(
-        [CHROMIUM, *flags, page.as_uri()], capture_output=True, text=True, timeout=90, check=True
-    )
-    assert "CONSOLE" not in done.stderr
-    assert done.stdout.count('class="main-svg"') >= 3
-    color = "rgb(127, 181, 236)" if scheme == 0 else "rgb(27, 94, 158)"
-    assert f"stroke: {color}" in done.stdout
+    drawn = browse(write_report(make_run()), tmp_path, dark=scheme == "dark")
+    assert drawn.count('class="main-svg"') >= 3
+    color = "rgb(127, 181, 236)" if scheme == "dark" else "rgb(27, 94, 158)"
+    assert f"stroke: {color}" in drawn
+
+
+@needs_chromium
+def test_every_figure_can_be_saved_as_png_svg_and_csv(make_run, tmp_path):
+    saved = downloads(write_report(make_run()), tmp_path, dark=True)
+    names = {f"continents-{key}" for key in ("reward-steps", "comparison", "norms")}
+    assert set(saved) == {f"{name}.{kind}" for name in names for kind in ("png", "svg", "csv")}
+    for name, content in saved.items():
+        kind = name[-3:]
+        start = {"png": b"\x89PNG", "svg": b"<svg ", "csv": b"\xef\xbb\xbfseries,"}[kind]
+        assert content.startswith(start), name
+    paper = saved["continents-reward-steps.svg"].decode()
+    assert "rgb(27, 94, 158)" in paper
+    assert "rgb(127, 181, 236)" not in paper
+    rows = saved["continents-reward-steps.csv"].decode("utf-8-sig").splitlines()
+    assert rows[0] == "series,label,step,reward,low,high"
+    assert sum(row.startswith("best member,") for row in rows) == 30
 
 
 def test_graded_rewards_are_numbers_not_right_or_wrong(make_run):

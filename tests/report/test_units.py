@@ -8,6 +8,12 @@ from evolora.report import units
     [
         (lambda: units.number(12345), "12,345"),
         (lambda: units.number(0.123456), "0.1235"),
+        (lambda: units.number(12345.6), "12,346"),
+        (lambda: units.number(1.5e12), "1,500,000,000,000"),
+        (lambda: units.number(123456789012.5), "1.235e+11"),
+        (lambda: units.told("forward_flops", 2e12), "2 TFLOP"),
+        (lambda: units.told("changed", False), "no"),
+        (lambda: units.told("", None), "–"),  # noqa: RUF001
         (lambda: units.number(-3.0), "−3"),  # noqa: RUF001
         (lambda: units.number(1.2e-7), "1.2e-07"),
         (lambda: units.number(None), "–"),  # noqa: RUF001

@@ -20,7 +20,7 @@ VERBS = {
     "evaluate": "Measure the base and adapters on a task, per family, with 95 % intervals.",
     "study": "List, run or show experiments: claims first, paired seeds, equal budgets, a verdict.",
     "inspect": "Look into an adapter folder: modules, ranks, norms, provenance; no model is needed.",
-    "report": "Build the HTML page of a run again.",
+    "report": "Build the HTML page of a run or a study again.",
     "bench": "Measure the engine's throughput against the plain base and against PEFT.",
     "methods": "List the search methods with their sources and options.",
     "tasks": "List the built-in tasks; a JSONL file of yours works in their place.",

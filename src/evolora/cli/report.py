@@ -1,4 +1,4 @@
-"""`evolora report`: the HTML page of a run."""
+"""`evolora report`: the HTML page of a run or a study."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from evolora.cli.output import clean_stdout, emit
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="Of a run or a study.", show_default=False)],
     json: Json = False,
 ) -> None:
-    """Build the HTML page of a run again.
+    """Build the HTML page of a run or a study again.
 
     Example: [bold]evolora report runs/demo[/bold]
     """
     with clean_stdout():
-        from evolora.report.page import write_report
+        from evolora.report import is_study, write_report, write_study_report
 
-        page = write_report(run)
+        page = write_study_report(folder) if is_study(folder) else write_report(folder)
     emit({"report": page}) if json else print(page)

@@ -41,6 +41,7 @@ def command(
     if name is None:
         raise ConfigError("no study is named", where=f"study {action}", mend="see `evolora study list`")
     with clean_stdout():
+        from evolora.report import write_study_report
         from evolora.studies import load_study, read_record, run_study
 
         study = load_study(name)
@@ -50,11 +51,12 @@ def command(
             record = run_study(study, preset, folder, workers=workers, progress=progress)
         else:
             record = read_record(folder)
-    emit(summary(record, folder)) if json else tell(record, folder)
+        page = write_study_report(folder)
+    emit(summary(record, folder, page)) if json else tell(record, folder, page)
 
 
-def summary(record: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """What ``--json`` prints: the study, each claim with what came of it, the record."""
+def summary(record: Mapping[str, Any], folder: Path, page: Path) -> dict[str, Any]:
+    """What ``--json`` prints: the study, each claim with what came of it, the record, the page."""
     names = ("claim", "holds", "effect", "ci", "p", "n", "words")
     claims = [{name: finding[name] for name in names} for finding in record["findings"]]
     return {
@@ -62,10 +64,11 @@ def summary(record: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "preset": record["preset"],
         "claims": claims,
         "record": str(folder / "record.json"),
+        "report": str(page),
     }
 
 
-def tell(record: Mapping[str, Any], folder: Path) -> None:
+def tell(record: Mapping[str, Any], folder: Path, page: Path) -> None:
     """Prints the verdict: each claim as it was stated, and what came of it."""
     say = console().print
     claims = {claim["name"]: claim for claim in record["plan"]["claims"]}
@@ -80,7 +83,8 @@ def tell(record: Mapping[str, Any], folder: Path) -> None:
         if claim["source"]:
             say(f"  the source: {claim['source']}")
     say(f"\nplan   {record['plan']['digest']}, laid down before the first cell")
-    say(f"record {folder / 'record.json'}\n")
+    say(f"record {folder / 'record.json'}")
+    say(f"report {page}\n")
 
 
 def _list(*, json: bool) -> None:

@@ -169,6 +169,7 @@ def named_rows(names: Sequence[str]) -> dict[str, Any]:
         "ticktext": [plain_text(name) for name in reversed(names)],
         "range": [-0.6, len(names) - 0.4],
         "showgrid": False,
+        "zeroline": False,
         "ticks": "",
         "automargin": True,
     }

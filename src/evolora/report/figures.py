@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from evolora.report.units import is_number, number, si
@@ -22,6 +22,7 @@ class Figure:
         height: in CSS pixels.
         views: name of each view to its ``data`` and ``layout``; the first is shown first.
         choice: what the views differ by.
+        tables: name of a view to its numbers as rows below their headings, where its traces do not tell them.
     """
 
     key: str
@@ -30,6 +31,7 @@ class Figure:
     height: int
     views: Mapping[str, Mapping[str, Any]]
     choice: str = "Horizontal axis"
+    tables: Mapping[str, Sequence[Sequence[Any]]] = field(default_factory=dict)
 
 
 def reward_figure(journal: Sequence[Mapping[str, Any]]) -> Figure | None:
@@ -113,7 +115,7 @@ def norm_figure(journal: Sequence[Mapping[str, Any]]) -> Figure | None:
 def _reward_view(
     x: list[Any], mean: list[Any], best: list[Any], spread: list[Any], title: str
 ) -> dict[str, list[dict[str, Any]] | dict[str, Any]]:
-    band_x, band_y = _band(x, mean, spread)
+    band_x, band_y = band(x, mean, spread)
     data = [
         {
             "type": "scatter",
@@ -190,7 +192,7 @@ def line(
     }
 
 
-def _band(x: list[Any], mean: list[Any], spread: list[Any]) -> tuple[list[Any], list[Any]]:
+def band(x: Sequence[Any], mean: Sequence[Any], spread: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """The outline of mean - spread .. mean + spread: one closed polygon for each stretch without a gap."""
     outline_x: list[Any] = []
     outline_y: list[Any] = []

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from evolora.report.comparison import is_share
 from evolora.report.run_data import RunData
-from evolora.report.units import NOTHING, duration, flops, number, size
+from evolora.report.units import NOTHING, number, told, words
 
 MOST_SAMPLES = 60
 MOST_STEPS = 300
 _LONGEST = 700
+_SPENDINGS = {
+    "forward_flops": "Forward work",
+    "backward_flops": "Backward work",
+    "prompt_tokens": "Prompt tokens",
+    "generated_tokens": "Generated tokens",
+    "evaluations": "Evaluations",
+    "seconds": "Time",
+}
 
 
 def samples(data: RunData) -> tuple[list[dict[str, Any]], int]:
@@ -38,25 +46,27 @@ def step_table(journal: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[li
     if journal and (len(journal) - 1) % stride:
         shown.append(journal[-1])
     return (
-        [_words(key) for key in keys],
-        [[_cell(key, entry.get(key)) for key in keys] for entry in shown],
+        [words(key) for key in keys],
+        [[told(key, entry.get(key)) for key in keys] for entry in shown],
         stride,
     )
 
 
 def cost_table(data: RunData) -> list[tuple[str, str]]:
     """What was spent, in the units that one thinks in."""
-    names = {
-        "forward_flops": "Forward work",
-        "backward_flops": "Backward work",
-        "prompt_tokens": "Prompt tokens",
-        "generated_tokens": "Generated tokens",
-        "evaluations": "Evaluations",
-        "seconds": "Time",
-    }
     ledger = data.ledger
-    keys = [key for key in names if key in ledger] + [key for key in ledger if key not in names]
-    return [(names.get(key, _words(key).capitalize()), _cell(key, ledger[key])) for key in keys]
+    return [(spending(key), told(key, ledger[key])) for key in spendings(ledger)]
+
+
+def spendings(keys: Iterable[str]) -> list[str]:
+    """The keys of a ledger, those that matter most first."""
+    given = list(keys)
+    return [key for key in _SPENDINGS if key in given] + [key for key in given if key not in _SPENDINGS]
+
+
+def spending(key: str) -> str:
+    """What a key of a ledger counts."""
+    return _SPENDINGS.get(key, words(key).capitalize())
 
 
 def fact_table(record: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -66,14 +76,14 @@ def fact_table(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         if key in {"status", "ledger"}:
             continue
         if isinstance(value, Mapping):
-            prefix = "" if key == "provenance" else f"{_words(key)}: "
+            prefix = "" if key == "provenance" else f"{words(key)}: "
             flat += [(prefix + name, text) for name, text in fact_table(value)]
         elif key == "argv" and isinstance(value, list):
             flat.append(("command", shlex.join(str(word) for word in value)))
         elif isinstance(value, list):
-            flat.append((_words(key), ", ".join(_cell("", item) for item in value) or NOTHING))
+            flat.append((words(key), ", ".join(told("", item) for item in value) or NOTHING))
         else:
-            flat.append((_words(key).removesuffix(" bytes"), _cell(key, value)))
+            flat.append((words(key).removesuffix(" bytes"), told(key, value)))
     return flat
 
 
@@ -120,23 +130,3 @@ def _tail(text: str) -> str:
     """A prompt's end, where its question stands."""
     text = text.strip()
     return text if len(text) <= _LONGEST else f"({len(text):,} characters) … {text[-_LONGEST:].lstrip()}"
-
-
-def _cell(key: str, value: Any) -> str:
-    if value is None:
-        return NOTHING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if key.endswith("flops"):
-        return flops(value)
-    if key == "seconds":
-        return duration(value)
-    if key.endswith("bytes"):
-        return size(value)
-    if key == "seed" and isinstance(value, int):
-        return str(value)
-    return number(value) if isinstance(value, int | float) else str(value)
-
-
-def _words(key: str) -> str:
-    return key.replace("_", " ").replace("flops", "FLOPs")

@@ -14,12 +14,12 @@ def is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """``0.1235``, ``12,345``, ``1.2e-07``: that many significant digits, integers whole."""
+    """``0.1235``, ``12,345``, ``1.2e-07``: that many significant digits; integers and thousands whole."""
     if not is_number(value):
         return NOTHING
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
         return _minus(f"{int(value):,}")
-    return _minus(f"{value:.{digits}g}")
+    return _minus(f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.{digits}g}")
 
 
 def percent(share: float) -> str:
@@ -78,6 +78,28 @@ def duration(seconds: Any) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def told(key: str, value: Any) -> str:
+    """A value as its key wants it: work, time, bytes, a number, yes or no, text."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if key.endswith("flops"):
+        return flops(value)
+    if key == "seconds":
+        return duration(value)
+    if key.endswith("bytes"):
+        return size(value)
+    if key == "seed" and isinstance(value, int):
+        return str(value)
+    return number(value) if isinstance(value, int | float) else str(value)
+
+
+def words(key: str) -> str:
+    """``forward_flops`` as ``forward FLOPs``."""
+    return key.replace("_", " ").replace("flops", "FLOPs")
 
 
 def _minus(text: str) -> str:
