@@ -29,6 +29,7 @@ class Subtask:
         space: size to the number of different prompts.
         case: (size, number below the space) to (arguments, answer), both without outer spaces.
         form: of the prompt.
+        stop: what ends an answer beside the end of text.
     """
 
     family: str
@@ -39,6 +40,7 @@ class Subtask:
     space: Callable[[int], int]
     case: Callable[[int, int], tuple[str, str]]
     form: str = "{name}: {arguments} ->"
+    stop: str | None = None
 
     def example(self, size: int, number: int) -> Example:
         """The example of a number: the prompt (``op: args ->``) and, after a space, the answer."""

@@ -99,6 +99,8 @@ def _procedural(name: str, sizes: dict[Split, int | None], seed: int) -> Task:
     for part in names:
         if names.count(part) > 1:
             raise TaskError(f"{part} is named twice", where=name, mend="name each operation once")
+    if len(stops := {part.subtask.stop for part in parts}) > 1:
+        raise TaskError("their answers end differently", where=name, mend="do not join retrieval with others")
     chosen = draw_splits(parts, sizes, seed=seed, where=name)
     longest = max(len(example.answer) for examples in chosen.values() for example in examples)
     description = parts[0].subtask.description if len(parts) == 1 else ", ".join(names)
@@ -110,6 +112,7 @@ def _procedural(name: str, sizes: dict[Split, int | None], seed: int) -> Task:
         max_new_tokens=longest + 1,
         description=description,
         source=OWN,
+        stop=stops.pop(),
     )
 
 

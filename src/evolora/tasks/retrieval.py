@@ -1,12 +1,13 @@
 """The family ``retrieval``: something is said somewhere in a long text, and asked at its end.
 
-    needle     one of several people's words:            "The word of Anna is tiger. ... The word of Anna is"
-    hop        two statements have to be put together:   "The friend of Anna is Tom. ... The word of Tom is ..."
-    majority   many have to be counted:                  "Anna votes for lamp. ... Most votes go to"
+    needle     one of four people's words          The word of Anna is tiger. ... The word of Anna is
+    hop        two statements, put together        The friend of Anna is Tom. The word of Tom is tiger.
+                                                   ... The word of the friend of Anna is
+    majority   what five people like, and two      Anna likes the lamp. ... Most people like the
+               each of two other things
 
 The size is the length of the prompt in tokens, about: a word or a full stop counts as one. What stands around
-the statements is made of sentences that say nothing of them. Each has three or more distractors of its own
-form, so that an answer that merely repeats some word is right about one time in four.
+the statements is made of sentences that say nothing of them. An answer ends at the full stop.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PLACES = tuple("garden house river market school station harbour village forest 
 TIMES = tuple("morning evening summer winter spring autumn".split())
 DOES = ("was quiet", "was full of people", "looked green", "smelt of rain", "lay in the sun", "was closed")
 PROMPTS = 1_000_000  # each number is a text of its own; two alike would need the same hundred choices
-PEOPLE = 4
+PEOPLE, FRIENDS = 4, 3
 
 Statements = Callable[[Random], tuple[list[str], str, str]]  # statements, question, answer
 
@@ -49,12 +50,11 @@ def _hop(rng: Random) -> tuple[list[str], str, str]:
 
 
 def _majority(rng: Random) -> tuple[list[str], str, str]:
-    words = rng.sample(WORDS, PEOPLE)
-    votes = [words[0]] * 5 + words[1:] * 2
-    said = [
-        f"{name} votes for {word}." for name, word in zip(rng.sample(NAMES, len(votes)), votes, strict=True)
-    ]
-    return said, "Most votes go to", words[0]
+    words = rng.sample(WORDS, 3)
+    liked = [words[0]] * 5 + words[1:] * 2
+    people = rng.sample(NAMES, len(liked))
+    said = [f"{name} likes the {word}." for name, word in zip(people, liked, strict=True)]
+    return said, "Most people like the", words[0]
 
 
 def _text(rng: Random, statements: list[str], tokens: int) -> str:
@@ -79,13 +79,14 @@ def _subtask(name: str, description: str, statements: Statements) -> Subtask:
         said, question, answer = statements(rng)
         return f"{_text(rng, said, size - _tokens(question))}\n{question}", answer
 
+    sizes = range(128, 8193)
     return Subtask(
-        "retrieval", name, description, range(128, 8193), 512, lambda size: PROMPTS, case, "{arguments}"
+        "retrieval", name, description, sizes, 512, lambda size: PROMPTS, case, "{arguments}", stop="."
     )
 
 
 RETRIEVAL = (
     _subtask("needle", "a word said once in a long text", _needle),
     _subtask("hop", "two statements of a long text, put together", _hop),
-    _subtask("majority", "the word that most of a long text votes for", _majority),
+    _subtask("majority", "the thing that most people of a long text like", _majority),
 )
