@@ -50,5 +50,9 @@ class RunError(InputError):
     """A run folder cannot be created, resumed or read."""
 
 
+class DivergedError(RunError):
+    """A search whose numbers are no longer finite."""
+
+
 class ProtocolError(EvoloraError):
     """A method was called out of order or with arrays of the wrong shape."""

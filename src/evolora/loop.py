@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from evolora.budget import Budget
 from evolora.engine import Ledger
-from evolora.errors import ConfigError, RunError
+from evolora.errors import ConfigError, DivergedError
 from evolora.guard import Guard, Watch, finite, own_tensors
 from evolora.problems import Problem
 from evolora.problems.problem import no_rewards, render
@@ -233,7 +233,7 @@ class Loop:
     def _look(self) -> dict[str, Any]:
         if self.guard is None:
             if not finite(self.state):
-                raise RunError(
+                raise DivergedError(
                     "the search diverged: its numbers are no longer finite",
                     where=f"step {self.state.step}",
                     mend="choose a smaller sigma or lr, or --validate-every, which takes a fall back",

@@ -29,18 +29,45 @@ def compared(
         key: the number that is compared.
         higher_is_better: of that number; the effect is positive where ``better`` is better.
     """
-    sign = 1 if higher_is_better else -1
-    both = zip(cells.values(better, key), cells.values(worse, key), strict=True)
-    pairs = [(a, b) for a, b in both if isfinite(a) and isfinite(b)]
+    both = cells.values(better, key), cells.values(worse, key)
+    return _paired(claim, key, (better, worse), both, higher_is_better)
+
+
+def improved(
+    cells: Cells, claim: str, arm: str, key: str, before: str, *, higher_is_better: bool = True
+) -> Finding:
+    """Whether every seed of an arm ends better than it began: as ``compared``, and no pair may be lost.
+
+    Args:
+        cells: all results.
+        claim: its name.
+        arm: the arm.
+        key: the number at the end.
+        before: the same number at the start.
+        higher_is_better: of that number.
+    """
+    both = cells.values(arm, key), cells.values(arm, before)
+    found = _paired(claim, key, (arm, "its start"), both, higher_is_better)
+    return replace(found, holds=found.holds and found.wins == len(cells.seeds))
+
+
+def _paired(
+    claim: str,
+    key: str,
+    names: tuple[str, str],
+    both: tuple[Sequence[float], Sequence[float]],
+    higher_is_better: bool,
+) -> Finding:
+    pairs = [(a, b) for a, b in zip(*both, strict=True) if isfinite(a) and isfinite(b)]
     ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
-    gains = [sign * (a - b) for a, b in pairs]
+    gains = [a - b if higher_is_better else b - a for a, b in pairs]
     value, ci, p = paired_difference(gains, [0.0] * len(gains))
     wins = sum(gain > 0 for gain in gains)
-    words = f"{key} {spread(ours)} ({better}) against {spread(theirs)} ({worse})"
+    words = f"{key} {spread(ours)} ({names[0]}) against {spread(theirs)} ({names[1]})"
     least = detectable_difference(stdev(gains), len(gains)) if len(pairs) > 1 else inf
     if least < inf:
         words += f"; the smallest difference that so many pairs would show: {least:.3g}"
-    if lost := len(cells.seeds) - len(pairs):
+    if lost := len(both[0]) - len(pairs):
         words += f"; {lost} pairs came to nothing"
     return Finding(claim, ci[0] > 0 and p < LEVEL, value, ci, p, len(pairs), words, wins)
 

@@ -11,6 +11,8 @@ _HOMES = {
     "replicator-mechanism": ("replicator.mechanism", "ReplicatorMechanism"),
     "replicator-friedman": ("replicator.friedman", "ReplicatorFriedman"),
     "es-matrix": ("es.matrix", "EsMatrix"),
+    "es-lm-random": ("es.random", "EsRandom"),
+    "es-lm-logprob": ("es.logprob", "EsLogprob"),
 }
 
 
