@@ -5,8 +5,8 @@
     decomposed   B and the magnitudes of a DoRA
 
 Sums of two numbers; the base says almost none of them in the required form. Each arm chooses among four step
-sizes on the validation prompts of a tuning seed, and has a sigma that gives perturbations of about one size in
-the weights.
+sizes on the validation prompts of a tuning seed, and has a sigma that gives perturbations of about one size
+in the weights.
 
 Source: the ladder's fourth rung; EGGROLL, arXiv 2511.16652; DoRA, arXiv 2402.09353.
 """
