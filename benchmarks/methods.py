@@ -1,7 +1,7 @@
 """Every method on two tasks from the exact 0/1 reward, at equal forward FLOPs: results/methods.json.
 
     python benchmarks/methods.py                        all cells that are not recorded yet
-    python benchmarks/methods.py --sentiment FILE       rows of SST-2: {"sentence": ..., "label": 0 or 1}
+    python benchmarks/methods.py --sentiment FILE       rows like {"sentence": ..., "label": 0 or 1}
 
 Question: what does each method reach within one and the same number of forward FLOPs, its own forward passes
 counted wherever they happen (backward passes are named beside)? Nothing is claimed of an order among them:
@@ -9,7 +9,7 @@ three seeds cannot carry that, and the gradient methods see more (adamw the answ
 What would show a method to be of no use here: a gain whose mean over seeds is not above zero.
 
     strings    strings/upper:4 from a half-trained LoRA (as in exact_reward.py), the same for every method
-    sentiment  SST-2 sentences from the base as it is
+    sentiment  film reviews (recorded: sentence polarity v1.0) from the base as it is
 
 Options are the defaults where nothing stands in ARMS. What stands there brings a method's unit to that of the
 task (a perturbation of B is smaller in the weights than one of W); it was set from a few trials of EGGROLL on

@@ -63,7 +63,8 @@ METHODS = """\
 
 `benchmarks/methods.py`, `results/methods.json`: exact reward, {flops} forward FLOPs a run wherever they were
 spent; backward passes are extra and stand beside. **strings** starts every method at one half-trained LoRA
-(as *upper* above), **sentiment** (SST-2 sentences) at the base. Gains are over the start, on 200 test
+(as *upper* above), **sentiment** (sentence polarity v1.0 by Pang
+and Lee, the corpus that SST-2 was made of) at the base. Gains are over the start, on 200 test
 prompts; the range is over seeds. The settings were carried over from a few trials of EGGROLL, not tuned for
 each method: read it as what comes out of the box. `adamw` has seen the answers, the others have not. The
 cells were made by several processes and merged; the provenance is the last one's. Those without a `git` of

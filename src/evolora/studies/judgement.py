@@ -36,7 +36,15 @@ def compared(
 def improved(
     cells: Cells, claim: str, arm: str, key: str, before: str, *, higher_is_better: bool = True
 ) -> Finding:
-    """Whether every seed of an arm ends better than it began: as ``compared``, and no pair may be lost.
+    """Whether an arm ends better than it began: as ``gained``, and so does every seed; none may be lost."""
+    found = gained(cells, claim, arm, key, before, higher_is_better=higher_is_better)
+    return replace(found, holds=found.holds and found.wins == len(cells.seeds))
+
+
+def gained(
+    cells: Cells, claim: str, arm: str, key: str, before: str, *, higher_is_better: bool = True
+) -> Finding:
+    """Whether an arm ends better than it began, on average over seeds: as ``compared``.
 
     Args:
         cells: all results.
@@ -47,8 +55,7 @@ def improved(
         higher_is_better: of that number.
     """
     both = cells.values(arm, key), cells.values(arm, before)
-    found = _paired(claim, key, (arm, "its start"), both, higher_is_better)
-    return replace(found, holds=found.holds and found.wins == len(cells.seeds))
+    return _paired(claim, key, (arm, "its start"), both, higher_is_better)
 
 
 def _paired(

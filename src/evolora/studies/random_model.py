@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 RANDOM = "random"
-WIDTH, DEPTH, DEVIATION, POSITIONS = 64, 4, 0.15, 1024
+WIDTH, DEPTH, DEVIATION, POSITIONS = 64, 4, 0.15, 4096
 
 
 @cache

@@ -13,6 +13,10 @@ _HOMES = {
     "es-matrix": ("es.matrix", "EsMatrix"),
     "es-lm-random": ("es.random", "EsRandom"),
     "es-lm-logprob": ("es.logprob", "EsLogprob"),
+    "es-exact-reward": ("es.exact", "EsExact"),
+    "es-long-context": ("es.long_context", "EsLongContext"),
+    "es-forgetting": ("es.forgetting", "EsForgetting"),
+    "es-vs-gradient": ("es.versus_gradient", "EsVersusGradient"),
 }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from evolora.budget import Budget
 from evolora.studies.study import Arm, Measure, Settings, Study
-from evolora.studies.trial import MEASURES, search
+from evolora.studies.trial import MEASURES, Trial, search
 
 if TYPE_CHECKING:
     from evolora.adapters import Adapter
@@ -46,4 +46,9 @@ class SearchStudy(Study):
         problem, start = self.problem(options["arm"], seed, settings)
         budget = Budget(forward_flops=settings["flops"])
         trial = search(problem, method, {**settings["common"], **given, **tuned}, budget, seed, start)
-        return {"validation": trial.validated(), **trial.tested(start), **trial.record()}
+        found = {"validation": trial.validated(), **trial.tested(start), **trial.record()}
+        return found | (self.further(trial, seed) if trial.adapter is not None else {})
+
+    def further(self, trial: Trial, seed: int) -> dict[str, Any]:
+        """What else a study measures of a search that did not diverge."""
+        return {}
