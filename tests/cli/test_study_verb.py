@@ -24,8 +24,8 @@ def test_a_study_is_run_and_shown_again(run, only_object, tmp_path):
     assert page.read_bytes() == first
     text = run("study", "show", *arguments).stdout
     assert f"report {page}" in text
-    assert "holds: the tuned population" in text
-    assert "test MSE" in text
+    assert "does not hold: the tuned population" in text
+    assert "among 2 tests (Holm's p 0.062)" in " ".join(text.split())
     assert "the source: 0 wins of 8" in text
 
 

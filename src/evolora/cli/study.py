@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +20,9 @@ def command(
     action: Annotated[str, typer.Argument(help="list, run or show.", show_default=False)],
     name: Annotated[str | None, typer.Argument(help="The study's name.", show_default=False)] = None,
     preset: Annotated[str, typer.Option("--preset", help="smoke, small or full.")] = "smoke",
+    data: Annotated[
+        list[str] | None, typer.Option("--data", help="A file that the study reads: NAME=PATH.")
+    ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that run cells.")] = 1,
     out: Annotated[
         Path | None, typer.Option("--out", help="Its folder; runs/studies/NAME-PRESET if not given.")
@@ -48,11 +51,21 @@ def command(
         folder = out or Path("runs/studies") / f"{name}-{preset}"
         if action == "run":
             progress = make_progress(quiet=quiet)
-            record = run_study(study, preset, folder, workers=workers, progress=progress)
+            record = run_study(
+                study, preset, folder, data=_files(data or []), workers=workers, progress=progress
+            )
         else:
             record = read_record(folder)
         page = write_study_report(folder)
     emit(summary(record, folder, page)) if json else tell(record, folder, page)
+
+
+def _files(given: Sequence[str]) -> dict[str, Path]:
+    pairs = [pair.partition("=") for pair in given]
+    for name, _, path in pairs:
+        if not (name and path):
+            raise ConfigError(f"{name!r} is no NAME=PATH", where="--data", mend="write corpus=text.txt")
+    return {name: Path(path) for name, _, path in pairs}
 
 
 def summary(record: Mapping[str, Any], folder: Path, page: Path) -> dict[str, Any]:

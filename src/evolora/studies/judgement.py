@@ -91,5 +91,9 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
     tested = [i for i, finding in enumerate(findings) if isfinite(finding.p)]
     found = list(findings)
     for i, p in zip(tested, holm([findings[i].p for i in tested]), strict=True):
-        found[i] = replace(findings[i], p_holm=p, holds=findings[i].holds and p < LEVEL)
+        holds, words = findings[i].holds, findings[i].words
+        if holds and p >= LEVEL:
+            holds = False
+            words += f"; clear alone, but not among {len(tested)} tests (Holm's p {p:.2g})"
+        found[i] = replace(findings[i], p_holm=p, holds=holds, words=words)
     return found

@@ -10,6 +10,7 @@ from evolora.studies.study import Study
 _HOMES = {
     "replicator-mechanism": ("replicator.mechanism", "ReplicatorMechanism"),
     "replicator-friedman": ("replicator.friedman", "ReplicatorFriedman"),
+    "replicator-lora": ("replicator.lora", "ReplicatorLora"),
     "es-matrix": ("es.matrix", "EsMatrix"),
     "es-lm-random": ("es.random", "EsRandom"),
     "es-lm-logprob": ("es.logprob", "EsLogprob"),

@@ -67,9 +67,10 @@ def run_study(
         for warning in plan.warnings:
             progress.note(warning)
         store = CellStore(path / "cells")
-        chosen = choose(plan, _run(study, settings, tuning_cells(plan), store, workers, progress))
+        tuning, reporting = ({**settings, "reported": reported} for reported in (False, True))
+        chosen = choose(plan, _run(study, tuning, tuning_cells(plan), store, workers, progress))
         cells = reported_cells(plan, chosen)
-        results = _run(study, settings, cells, store, workers, progress)
+        results = _run(study, reporting, cells, store, workers, progress)
         record = _record(study, plan, chosen, cells, results)
         write_atomically(path / "record.json", json.dumps(record, indent=1) + "\n")
         return record

@@ -44,11 +44,17 @@ class SearchStudy(Study):
         method, given = self.methods[options["arm"]]
         tuned = {name: value for name, value in options.items() if name != "arm"}
         problem, start = self.problem(options["arm"], seed, settings)
-        budget = Budget(forward_flops=settings["flops"])
+        budget = Budget(**{self.limit(options["arm"]): settings["flops"]})
         trial = search(problem, method, {**settings["common"], **given, **tuned}, budget, seed, start)
-        found = {"validation": trial.validated(), **trial.tested(start), **trial.record()}
-        return found | (self.further(trial, seed) if trial.adapter is not None else {})
+        found = {"validation": trial.validated(), **trial.record()}
+        if settings["reported"]:
+            found |= trial.tested(start) | self.further(trial, seed)
+        return found
+
+    def limit(self, arm: str) -> str:
+        """What the preset's ``flops`` limit: the field of :class:`Budget`."""
+        return "forward_flops"
 
     def further(self, trial: Trial, seed: int) -> dict[str, Any]:
-        """What else a study measures of a search that did not diverge."""
+        """What else a study measures."""
         return {}

@@ -163,7 +163,8 @@ class Study(ABC):
         Args:
             options: of the arm, those chosen for it among them.
             seed: every random choice follows from it.
-            settings: of the preset; ``data`` among them, name to path of the files that were given.
+            settings: of the preset; ``data`` among them, name to path of the files that were given, and
+                ``reported``, False where only ``validation`` is asked for.
 
         Returns:
             What ``judge`` reads; ``validation`` (higher is better) where arms are tuned. ``curves``, name to

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from evolora.adapters import Adapter
     from evolora.tasks import Task
 
-MEASURES: Mapping[str, Measure] = {
+MEASURES: dict[str, Measure] = {
     "exact": Measure("share of test prompts answered right", higher_is_better=True),
     "nats": Measure("nats per answer token on the test prompts", higher_is_better=False),
     "gain": Measure("change of the share answered right", higher_is_better=True),
@@ -143,10 +143,16 @@ def of_base(base: Base, task: Task) -> dict[str, float]:
 
 
 def measured(base: Base, task: Task, member: Adapter | None) -> dict[str, float]:
-    """``exact``: the share of the test prompts answered right, decoded; ``nats`` per answer token."""
-    engine, exact = Engine(base), load_reward("exact")
-    (found,) = evaluate(engine, member, task.test, exact, answer_length(base, task), stop=task.stop)
+    """``exact``: the share of the test prompts answered right, decoded; ``nats`` per answer token.
+
+    Where a task is judged by likelihood alone, as plain text is, nothing can be right: ``exact`` is nan.
+    """
+    engine, right = Engine(base), nan
+    if task.reward != "logprob":
+        exact, length = load_reward("exact"), answer_length(base, task)
+        (found,) = evaluate(engine, member, task.test, exact, length, stop=task.stop)
+        right = found.accuracy
     answers = [example.answer for example in task.test]
     scores = engine.score(member, render(base, task.test), answers, stop=task.stop)
     nats = -load_reward("logprob").from_scores(scores)
-    return {"exact": found.accuracy, "nats": nats.mean().item()}
+    return {"exact": right, "nats": nats.mean().item()}

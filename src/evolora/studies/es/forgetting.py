@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from math import nan
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from evolora.adapters import geometry
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
     from evolora.tasks import Task
 
 PROMPTS = 32  # of each kind that the base continues
+OWN: dict[str, Measure] = {
+    "prior_exact": Measure("share of the prior task's prompts answered right", higher_is_better=True),
+    "prior_loss": Measure("nats per token lost on the prior task's answers", higher_is_better=False),
+    "divergence_on": Measure("divergence from the base, new task, nats per token"),
+    "divergence_off": Measure("divergence from the base, prior task, nats per token"),
+    "norm": Measure("Frobenius norm of the delta"),
+}
 
 
 class EsForgetting(SearchStudy):
@@ -85,14 +93,7 @@ class EsForgetting(SearchStudy):
             | {"validation": 100, "test": 150},
         ),
     }
-    measures: ClassVar[Mapping[str, Measure]] = {
-        **MEASURES,
-        "prior_exact": Measure("share of the prior task's prompts answered right", higher_is_better=True),
-        "prior_loss": Measure("nats per token lost on the prior task's answers", higher_is_better=False),
-        "divergence_on": Measure("divergence from the base, new task, nats per token"),
-        "divergence_off": Measure("divergence from the base, prior task, nats per token"),
-        "norm": Measure("Frobenius norm of the delta"),
-    }
+    measures: ClassVar[Mapping[str, Measure]] = MEASURES | OWN
 
     def problem(self, arm: str, seed: int, settings: Settings) -> tuple[Problem, Adapter | None]:
         """The demonstration's questions."""
@@ -102,17 +103,18 @@ class EsForgetting(SearchStudy):
 
     def further(self, trial: Trial, seed: int) -> dict[str, Any]:
         """The prior task, and how far the model has moved."""
+        if trial.adapter is None:
+            return dict.fromkeys(OWN, nan)
         base, new = trial.problem.engine.base, trial.problem.task
         prior = prior_task(new)
         after, before = measured(base, prior, trial.adapter), of_base(base, prior)
         on, off = (_divergence(base, task, trial.adapter) for task in (new, prior))
         return {
             "prior_exact": after["exact"],
-            "prior_start_exact": before["exact"],
             "prior_loss": after["nats"] - before["nats"],
             "divergence_on": on,
             "divergence_off": off,
-            "norm": geometry.norm(trial.adapter) if trial.adapter else 0.0,
+            "norm": geometry.norm(trial.adapter),
         }
 
     def judge(self, cells: Cells) -> list[Finding]:
@@ -124,7 +126,7 @@ class EsForgetting(SearchStudy):
         ]
 
 
-def _divergence(base: Base, task: Task, adapter: Adapter | None) -> float:
+def _divergence(base: Base, task: Task, adapter: Adapter) -> float:
     """``KL(base || adapted)`` on what the base says after a task's test prompts, nats per token."""
     (found,) = divergences(Engine(base), adapter, _said(base, task))
     return found.from_base

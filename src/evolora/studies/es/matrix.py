@@ -82,7 +82,7 @@ class EsMatrix(Study):
         ),
     )
     presets: ClassVar[Mapping[str, Preset]] = {
-        "smoke": Preset((0, 1), (1000,), {"steps": 20, "ranks": [1, 4]}),
+        "smoke": Preset((0, 1), (1000,), {"steps": 6, "ranks": [1, 4]}),
         "small": Preset(tuple(range(12)), (1000, 1001, 1002), {"steps": 300, "ranks": [1, 2, 4, 8]}),
         "full": Preset(tuple(range(40)), (1000, 1001, 1002), {"steps": 1000, "ranks": [1, 2, 4, 8, 16]}),
     }
