@@ -34,7 +34,7 @@ demo: setup  ## teach the bundled model something from a reward alone, and show 
 	$(BIN)/evolora demo --overwrite
 
 test: lint  ## lint, types and tests (without the slow ones)
-	$(BIN)/python -m pytest -m 'not slow and not gpu'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu' -n 2 --dist loadfile
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -42,7 +42,14 @@ def improved(
 
 
 def gained(
-    cells: Cells, claim: str, arm: str, key: str, before: str, *, higher_is_better: bool = True
+    cells: Cells,
+    claim: str,
+    arm: str,
+    key: str,
+    before: str,
+    *,
+    before_is: str = "its start",
+    higher_is_better: bool = True,
 ) -> Finding:
     """Whether an arm ends better than it began, on average over seeds: as ``compared``.
 
@@ -51,11 +58,12 @@ def gained(
         claim: its name.
         arm: the arm.
         key: the number at the end.
-        before: the same number at the start.
+        before: the same number at the start, or of something else in the same cell.
+        before_is: what that is, in words.
         higher_is_better: of that number.
     """
     both = cells.values(arm, key), cells.values(arm, before)
-    return _paired(claim, key, (arm, "its start"), both, higher_is_better)
+    return _paired(claim, key, (arm, before_is), both, higher_is_better)
 
 
 def _paired(

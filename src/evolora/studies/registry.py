@@ -11,6 +11,7 @@ _HOMES = {
     "replicator-mechanism": ("replicator.mechanism", "ReplicatorMechanism"),
     "replicator-friedman": ("replicator.friedman", "ReplicatorFriedman"),
     "replicator-lora": ("replicator.lora", "ReplicatorLora"),
+    "replicator-merge-weights": ("replicator.merge_weights", "ReplicatorMergeWeights"),
     "es-matrix": ("es.matrix", "EsMatrix"),
     "es-lm-random": ("es.random", "EsRandom"),
     "es-lm-logprob": ("es.logprob", "EsLogprob"),
