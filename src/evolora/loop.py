@@ -48,6 +48,15 @@ def first_state(problem: Problem, method: AnyMethod, seed: int, start: Adapter |
     return method.init(problem.template, seed, start, norms)
 
 
+def diverged(whose: str, step: int) -> DivergedError:
+    """The error for numbers that are no longer finite."""
+    return DivergedError(
+        f"the search diverged: {whose} numbers are no longer finite",
+        where=f"step {step}",
+        mend="choose a smaller sigma or lr, or --validate-every, which takes a fall back",
+    )
+
+
 class Loop:
     """Steps of one search, and what is kept between them.
 
@@ -210,6 +219,8 @@ class Loop:
         """Ends the run where the reward judges nothing at all: at the first step, or for several."""
         self.unjudged = self.unjudged + 1 if nothing else 0
         if nothing and (step == 0 or self.unjudged >= UNJUDGED_STEPS):
+            if step > 0 and set(failed) == {"not_finite"}:
+                raise diverged("the model's", step)
             raise no_rewards(failed, self.problem.reward.error, self.problem.reward.name)
 
     @property
@@ -233,11 +244,7 @@ class Loop:
     def _look(self) -> dict[str, Any]:
         if self.guard is None:
             if not finite(self.state):
-                raise DivergedError(
-                    "the search diverged: its numbers are no longer finite",
-                    where=f"step {self.state.step}",
-                    mend="choose a smaller sigma or lr, or --validate-every, which takes a fall back",
-                )
+                raise diverged("its", self.state.step)
             return {}
         if not self.guard.due(self.state) and finite(self.state) and not self.unjudged:
             return {}

@@ -19,7 +19,7 @@ WIDTH, DEPTH, DEVIATION, POSITIONS = 64, 4, 0.15, 4096
 
 
 @cache
-def random_base(seed: int = 0) -> Base:
+def random_base(seed: int) -> Base:
     """The model of a seed, made once a process."""
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig

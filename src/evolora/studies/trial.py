@@ -46,7 +46,7 @@ CURVES = {"reward_mean": "reward", "ess": "ESS", "diversity": "diversity", "delt
 @cache
 def base_of(model: str) -> Base:
     """A base, loaded once a process; ``random`` is the small random one."""
-    return random_base() if model == RANDOM else load_base(model)
+    return random_base(0) if model == RANDOM else load_base(model)
 
 
 def problem_of(
