@@ -25,6 +25,13 @@ class Progress:
                 ``spent`` is the total so far in the unit of the budget (absent: the number of steps).
         """
 
+    def parts(self, done: Mapping[str, tuple[int, int]]) -> None:
+        """How far each part of the work is, where it has parts, such as the arms of a study.
+
+        Args:
+            done: name of each part to how many pieces of it are done, and how many there are.
+        """
+
     def note(self, text: str) -> None:
         """Says one line, above the bar."""
 

@@ -40,6 +40,41 @@ def test_lines_are_few_but_the_last_step_is_always_told(capsys):
     assert [line.partition(":")[0] for line in lines] == ["step 1", "step 100"]
 
 
+def test_lines_tell_the_time_left_and_a_resumed_study_its_cells(capsys, monkeypatch):
+    clock = iter([0.0, 10.0, 20.0, 100.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    progress = Lines()
+    progress.start(50, "cells")
+    for step, spent in ((0, 10), (1, 11), (9, 19)):
+        progress.update(step, {"spent": spent})
+    assert capsys.readouterr().err.splitlines() == [
+        "cell 10: 10 of 50 cells",
+        "cell 11: 20.0 s/cell, 11 of 50 cells, 0:06:30 left",
+        "cell 19: 11.1 s/cell, 19 of 50 cells, 0:05:10 left",
+    ]
+
+
+def test_the_bar_has_a_bar_for_each_part(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    progress = LiveBar()
+    progress.parts({"before": (1, 2)})
+    progress.start(6, "cells")
+    for done in range(3):
+        progress.parts({"plain": (done, 4), "[b]dora": (0, 2)})
+    progress.finish()
+    progress.start(2, "steps")
+    progress.finish()
+    shown = screen.getvalue()
+    assert "before" not in shown
+    assert "2 of 4" in shown
+    assert "[b]dora" in shown
+
+
 @pytest.mark.parametrize("kind", [Progress, Lines, LiveBar])
 def test_finish_and_note_do_without_a_start(kind):
     progress = kind()

@@ -58,6 +58,16 @@ def test_a_damaged_record_is_one_helpful_line_and_leaves_no_page(make_study, tex
     assert not (folder / "report.html").exists()
 
 
+def test_a_copy_of_a_record_gets_a_page_beside_it(make_study, tmp_path):
+    folder, copy = make_study(), tmp_path / "toy.small.json"
+    (folder / "record.json").rename(copy)
+    assert is_study(copy)
+    page = write_study_report(copy)
+    assert page == tmp_path / "toy.small.html"
+    copy.rename(folder / "record.json")
+    assert write_study_report(folder).read_text() == page.read_text()
+
+
 def test_a_folder_without_a_record_says_so(tmp_path):
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises(RunError, match="holds no finished study"):

@@ -25,13 +25,19 @@ def log(tmp_path, monkeypatch):
 
 class Notes(Progress):
     def __init__(self):
-        self.notes, self.updates = [], []
+        self.notes, self.updates, self.last = [], [], {}
+
+    def start(self, total, budget):
+        self.total = total, budget
 
     def note(self, text):
         self.notes.append(text)
 
     def update(self, step, metrics):
-        self.updates.append(step)
+        self.updates.append((step, metrics["spent"]))
+
+    def parts(self, done):
+        self.last = done
 
 
 def test_the_record_holds_plan_choices_cells_and_findings(tmp_path):
@@ -110,11 +116,25 @@ def test_another_revision_takes_no_old_cells(tmp_path, log):
     assert len(log()) == 2 * done
 
 
-def test_few_seeds_are_warned_of_and_progress_counts_cells(tmp_path):
+def test_few_seeds_are_warned_of(tmp_path):
     notes = Notes()
     run_study(Toy(), "few", tmp_path / "toy", progress=notes)
     assert "2 paired seeds can never reach p = 0.05: that takes 6" in notes.notes
-    assert notes.updates == [1, 2, 3, 1, 2, 3, 4]
+
+
+def test_progress_counts_the_cells_of_each_arm_and_those_of_before(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOY_FAILS", "fixed 10")
+    first, then = Notes(), Notes()
+    with pytest.raises(RunError):
+        run_study(Toy(), "few", tmp_path / "toy", progress=first)
+    assert first.total == (7, "cells")
+    assert first.updates == [(0, 0), (0, 0), (1, 1), (2, 2), (3, 3), (3, 3), (4, 4), (5, 5), (6, 6), (7, 7)]
+    assert first.last == {"tuned": (5, 5), "fixed": (2, 2)}
+    assert "chosen for tuned: guess 2.5" in first.notes
+    monkeypatch.delenv("TOY_FAILS")
+    run_study(Toy(), "few", tmp_path / "toy", progress=then)
+    assert then.updates == [(0, 0), (0, 3), (0, 6), (1, 7)]
+    assert then.last == first.last
 
 
 def test_a_study_killed_at_random_resumes_to_the_same_record(tmp_path):

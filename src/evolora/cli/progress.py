@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from evolora.progress import Progress
@@ -24,11 +25,15 @@ def make_progress(*, quiet: bool = False) -> Progress:
 
 
 class LiveBar(Progress):
-    """A rich bar: step, rate, time left, reward now and best, what is spent of the budget."""
+    """A rich bar: step, rate, time left, reward now and best, what is spent of the budget.
+
+    Work that has parts has a bar for each above it.
+    """
 
     def __init__(self) -> None:
         self._bar: Bar | None = None
         self._task: TaskID | None = None
+        self._parts: dict[str, TaskID] = {}
         self._budget, self._total, self._began = "", 0.0, 0.0
 
     def start(self, total: float, budget: str) -> None:
@@ -41,16 +46,24 @@ class LiveBar(Progress):
         self.finish()
         self._budget, self._total, self._began = budget, total, time.monotonic()
         self._bar = Bar(
-            TextColumn(f"{_noun(budget)} {{task.fields[step]}}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[line]}"),
-            TextColumn("left"),
+            TextColumn("{task.fields[line]}", markup=False),
             TimeRemainingColumn(),
             console=console(sys.stderr),
             transient=True,
         )
-        self._task = self._bar.add_task("", total=total if total > 0 else None, step=0, line="")
+        self._task = self._bar.add_task("", total=total if total > 0 else None, line="")
         self._bar.start()
+
+    def parts(self, done: Mapping[str, tuple[int, int]]) -> None:
+        """Moves the bar of each part."""
+        if self._bar is None:
+            return
+        for name, (finished, planned) in done.items():
+            if name not in self._parts:
+                self._parts[name] = self._bar.add_task(name, total=planned, line="")
+            self._bar.update(self._parts[name], completed=finished, line=f"{finished} of {planned}")
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Moves the bar."""
@@ -58,7 +71,8 @@ class LiveBar(Progress):
             return
         spent = metrics.get("spent", float(step))
         line = describe(step, metrics, spent, self._total, self._budget, time.monotonic() - self._began)
-        self._bar.update(self._task, completed=spent, step=step, line=line)
+        label = _label(step, spent, self._budget)
+        self._bar.update(self._task, completed=spent, description=label, line=line)
 
     def note(self, text: str) -> None:
         """Prints the line above the bar."""
@@ -70,7 +84,7 @@ class LiveBar(Progress):
         """Takes the bar away."""
         if self._bar is not None:
             self._bar.stop()
-            self._bar = None
+            self._bar, self._parts = None, {}
 
 
 class Lines(Progress):
@@ -78,6 +92,7 @@ class Lines(Progress):
 
     def __init__(self) -> None:
         self._budget, self._total, self._began = "", 0.0, 0.0
+        self._first: tuple[float, float] | None = None
         self._last = -_SECONDS_BETWEEN_LINES
         self._pending: str | None = None
 
@@ -85,17 +100,26 @@ class Lines(Progress):
         """Starts the clock."""
         self.finish()
         self._budget, self._total, self._began = budget, total, time.monotonic()
+        self._first = None
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Prints the step's line if the last one is some seconds old."""
         now = time.monotonic()
         spent = metrics.get("spent", float(step))
-        self._pending = f"{_noun(self._budget)} {step}: " + describe(
-            step, metrics, spent, self._total, self._budget, now - self._began
-        )
+        self._first = self._first or (now, spent)
+        line = describe(step, metrics, spent, self._total, self._budget, now - self._began)
+        self._pending = f"{_label(step, spent, self._budget)}: {line}{self._left(now, spent)}"
         if now - self._last >= _SECONDS_BETWEEN_LINES:
             self._last = now
             self.finish()
+
+    def _left(self, now: float, spent: float) -> str:
+        """The time left at the rate since the first update."""
+        then, before = self._first or (now, spent)
+        if not spent > before or self._total <= spent:
+            return ""
+        seconds = (self._total - spent) * (now - then) / (spent - before)
+        return f", {timedelta(seconds=round(seconds))} left"
 
     def note(self, text: str) -> None:
         """Prints the line."""
@@ -130,6 +154,11 @@ def describe(
         parts.append(f"{step / elapsed:.2f} {noun}s/s" if fast else f"{elapsed / step:.1f} s/{noun}")
     parts.append(f"{_short(spent)} of {_short(total)} {budget}" if total > 0 else f"{_short(spent)} {budget}")
     return ", ".join(parts)
+
+
+def _label(step: int, spent: float, budget: str) -> str:
+    """What has been reached; a study that goes on counts the cells of before."""
+    return f"{_noun(budget)} {spent if budget == 'cells' else step:.0f}"
 
 
 def _noun(budget: str) -> str:

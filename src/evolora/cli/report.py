@@ -12,7 +12,10 @@ from evolora.cli.output import clean_stdout, emit
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="Of a run or a study.", show_default=False)],
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Of a run or a study; or a study's record, a JSON file.", show_default=False),
+    ],
     json: Json = False,
 ) -> None:
     """Build the HTML page of a run or a study again.

@@ -44,18 +44,18 @@ def command(
     if name is None:
         raise ConfigError("no study is named", where=f"study {action}", mend="see `evolora study list`")
     with clean_stdout():
-        from evolora.report import write_study_report
-        from evolora.studies import load_study, read_record, run_study
+        from evolora.report import read_study, write_study_report
+        from evolora.studies import load_study, run_study
 
         study = load_study(name)
         folder = out or Path("runs/studies") / f"{name}-{preset}"
         if action == "run":
             progress = make_progress(quiet=quiet)
-            record = run_study(
+            record: Mapping[str, Any] = run_study(
                 study, preset, folder, data=_files(data or []), workers=workers, progress=progress
             )
         else:
-            record = read_record(folder)
+            record = read_study(folder).record
         page = write_study_report(folder)
     emit(summary(record, folder, page)) if json else tell(record, folder, page)
 
@@ -70,8 +70,8 @@ def _files(given: Sequence[str]) -> dict[str, Path]:
 
 def summary(record: Mapping[str, Any], folder: Path, page: Path) -> dict[str, Any]:
     """What ``--json`` prints: the study, each claim with what came of it, the record, the page."""
-    names = ("claim", "holds", "effect", "ci", "p", "n", "words")
-    claims = [{name: finding[name] for name in names} for finding in record["findings"]]
+    names = ("claim", "holds", "effect", "ci", "p", "p_holm", "n", "words")
+    claims = [{name: finding.get(name) for name in names} for finding in record["findings"]]
     return {
         "study": record["study"],
         "preset": record["preset"],
@@ -89,15 +89,19 @@ def tell(record: Mapping[str, Any], folder: Path, page: Path) -> None:
     for finding in record["findings"]:
         claim = claims[finding["claim"]]
         say(f"\n{'holds' if finding['holds'] else 'does not hold'}: {claim['says']}", style="bold")
-        low, high = ("-" if end is None else f"{end:.3g}" for end in finding["ci"])
-        effect, p = ("-" if finding[key] is None else f"{finding[key]:.3g}" for key in ("effect", "p"))
-        say(f"  effect {effect} [{low}, {high}], p {p}, n {finding['n']}")
+        low, high = map(_short, finding["ci"])
+        effect, p, holm = (_short(finding.get(key)) for key in ("effect", "p", "p_holm"))
+        say(f"  effect {effect} [{low}, {high}], p {p} (Holm's {holm}), n {finding['n']}")
         say(f"  {finding['words']}")
         if claim["source"]:
             say(f"  the source: {claim['source']}")
     say(f"\nplan   {record['plan']['digest']}, laid down before the first cell")
     say(f"record {folder / 'record.json'}")
     say(f"report {page}\n")
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
 
 
 def _list(*, json: bool) -> None:

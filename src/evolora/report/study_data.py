@@ -42,11 +42,11 @@ class StudyData:
     """The record of a study, for reading.
 
     Attributes:
-        folder: where it lies.
-        record: ``record.json``; what is optional there may be missing here.
+        path: of the record.
+        record: what it holds; what is optional there may be missing here.
     """
 
-    folder: Path
+    path: Path
     record: Mapping[str, Any]
 
     @property
@@ -102,27 +102,33 @@ class StudyData:
         return [value if is_number(value) else None for value in found]
 
 
-def read_study(folder: str | Path) -> StudyData:
-    """Reads the folder of a study that was run.
+def read_study(source: str | Path) -> StudyData:
+    """Reads a study that was run.
+
+    Args:
+        source: its folder, or a copy of its ``record.json``.
 
     Raises:
-        RunError: it holds none, or its record is damaged.
+        RunError: there is none, or its record is damaged.
     """
-    path = Path(folder) / "record.json"
+    path = Path(source)
+    path = path if path.is_file() else path / "record.json"
     try:
         record = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        raise RunError("holds no finished study (no record.json)", where=folder, mend=_MEND) from None
+        raise RunError("holds no finished study (no record.json)", where=source, mend=_MEND) from None
     except (OSError, ValueError) as error:
         raise RunError(f"cannot be read ({error})", where=path, mend=_MEND) from None
     if wrong := _wrong(record):
         raise RunError(f"is no record of a study ({wrong})", where=path, mend=_MEND)
-    return StudyData(Path(folder), record)
+    return StudyData(path, record)
 
 
-def is_study(folder: str | Path) -> bool:
-    """Whether a folder is a study's (run to its end or not) and not a run's."""
-    path = Path(folder)
+def is_study(source: str | Path) -> bool:
+    """Whether a folder is a study's (run to its end or not) and not a run's; a file may be its record."""
+    path = Path(source)
+    if path.is_file():
+        return path.suffix == ".json"
     mine = any((path / name).is_file() for name in ("record.json", "plan.json"))
     return mine and not (path / "run.json").is_file()
 

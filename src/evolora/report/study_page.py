@@ -16,17 +16,21 @@ from evolora.report.units import number
 from evolora.runs.atomic import write_atomically
 
 
-def write_study_report(folder: str | Path) -> Path:
-    """Writes ``report.html`` into the folder of a study that was run, atomically.
+def write_study_report(source: str | Path) -> Path:
+    """Writes the page of a study that was run, atomically.
+
+    Args:
+        source: its folder, which gets ``report.html``; or a copy of its record, which gets a page beside it.
 
     Returns:
         The page's path.
 
     Raises:
-        RunError: it holds no finished study, its record is damaged, or the page cannot be written.
+        RunError: there is no finished study, its record is damaged, or the page cannot be written.
     """
-    data = read_study(folder)
-    return write_atomically(data.folder / "report.html", render_study(data))
+    data = read_study(source)
+    page = data.path.with_name("report.html") if Path(source).is_dir() else data.path.with_suffix(".html")
+    return write_atomically(page, render_study(data))
 
 
 def render_study(data: StudyData) -> str:

@@ -1,7 +1,7 @@
 """Experiments with a verdict: claims first, paired seeds, equal budgets, honest statistics."""
 
 from evolora.studies.registry import load_study, studies
-from evolora.studies.runner import read_record, run_study
+from evolora.studies.runner import run_study
 from evolora.studies.study import Arm, Cells, Claim, Finding, Measure, Preset, Study
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "Preset",
     "Study",
     "load_study",
-    "read_record",
     "run_study",
     "studies",
 ]

@@ -27,6 +27,7 @@ from evolora.studies.cells import Cell, CellStore, choose, reported_cells, tunin
 from evolora.studies.judgement import corrected
 from evolora.studies.plan import Plan, make_plan
 from evolora.studies.study import Cells, Settings, Study
+from evolora.studies.tally import Tally
 
 Outcome = tuple[Cell, Any, float]  # a cell, its result or an exception, seconds
 
@@ -66,37 +67,20 @@ def run_study(
         _state(plan, path / "plan.json")
         for warning in plan.warnings:
             progress.note(warning)
-        store = CellStore(path / "cells")
+        store, tally = CellStore(path / "cells"), Tally(plan, progress)
         tuning, reporting = ({**settings, "reported": reported} for reported in (False, True))
-        chosen = choose(plan, _run(study, tuning, tuning_cells(plan), store, workers, progress))
+        chosen = choose(plan, _run(study, tuning, tuning_cells(plan), store, workers, tally))
+        for arm, setting in chosen.items():
+            if setting:
+                progress.note(f"chosen for {arm}: " + ", ".join(f"{k} {v:g}" for k, v in setting.items()))
         cells = reported_cells(plan, chosen)
-        results = _run(study, reporting, cells, store, workers, progress)
+        results = _run(study, reporting, cells, store, workers, tally)
         record = _record(study, plan, chosen, cells, results)
         write_atomically(path / "record.json", json.dumps(record, indent=1) + "\n")
         return record
     finally:
         progress.finish()
         lock.release()
-
-
-def read_record(folder: str | Path) -> dict[str, Any]:
-    """The record of a study that was run.
-
-    Raises:
-        RunError: there is none, or it is damaged.
-    """
-    path = Path(folder) / "record.json"
-    try:
-        record = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise RunError(
-            "holds no finished study", where=folder, mend="run it first (the preset is part of the folder)"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot be read ({error})", where=path, mend="run the study again") from None
-    if not isinstance(record, dict) or not {"study", "plan", "findings"} <= record.keys():
-        raise RunError("is no record of a study", where=path, mend="run the study again")
-    return record
 
 
 def _state(plan: Plan, path: Path) -> None:
@@ -124,14 +108,13 @@ def _run(
     cells: Sequence[Cell],
     store: CellStore,
     workers: int,
-    progress: Progress,
+    tally: Tally,
 ) -> dict[str, Any]:
     """Key to result of all cells; runs those that are missing."""
-    missing = {cell.key: cell for cell in cells}
-    for key in store.load(cells):
-        missing.pop(key)
+    known = store.load(cells)
+    missing = {cell.key: cell for cell in cells if cell.key not in known}
+    tally.found(cell for cell in cells if cell.key in known)
     failed: list[str] = []
-    progress.start(len(missing), "cells")
     with Interrupt() as interrupt:
         todo = list(missing.values())
         outcomes = (
@@ -139,12 +122,12 @@ def _run(
             if workers > 1
             else (_work(study, settings, cell) for cell in todo)
         )
-        for done, (cell, outcome, seconds) in enumerate(outcomes, 1):
+        for cell, outcome, seconds in outcomes:
             if isinstance(outcome, BaseException):
                 failed.append(f"{cell.arm}, seed {cell.seed}: {type(outcome).__name__}: {outcome}")
             else:
                 store.save(cell, outcome, seconds)
-            progress.update(done, {"spent": done})
+            tally.ran(same for same in cells if same.key == cell.key)
             if interrupt.requested:
                 raise KeyboardInterrupt
     if failed:
